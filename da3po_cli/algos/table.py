@@ -1,0 +1,94 @@
+"""ALGORITHMS: every algorithm is one entry. No torch here: the CLI lists and completes from this table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class AlgoConfig:
+    """The `algo` section of the config. Its defaults come from the ALGORITHMS entry called `name`."""
+
+    name: str = "da3po"
+    advantage: Literal["group"] = "group"
+    """Group-relative outcome advantage, A = (r - mean) / (std ** std_power + 1e-6)."""
+    std_power: float = 1.0
+    """1 divides by the group's standard deviation (GRPO), 0 does not (Dr. GRPO)."""
+    std_ddof: int = 1
+    """Degrees of freedom taken off in that standard deviation: 1 (verl, TRL) or 0."""
+    daa_lambda: float = 1.0
+    """Direct Advantage Amplification: factor on the advantage of correct responses to hard prompts; 1 is off."""
+    daa_tau: float = 0.5
+    """A prompt is hard when its pass rate in the group is strictly below this."""
+    ratio: Literal["token", "sequence"] = "token"
+    """Importance ratio per token, or exp(mean log-ratio) per sequence (GSPO)."""
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    dual_clip: float | None = None
+    """Upper bound of the loss of negative advantages, as a multiple of |A|; null is off."""
+    aggregate: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"] = "token-mean"
+    kl_coef: float = 0.0
+    """Coefficient of the k3 KL estimate to the initial policy, added to the loss."""
+    dynamic_sampling: bool = False
+    """Keep a group only if 0 < correct < G, and generate until the batch is full."""
+    max_rounds: int = 10
+    """Generation rounds per step before `on_exhausted` applies."""
+    on_exhausted: Literal["error", "short", "unfiltered"] = "error"
+    """At the cap: stop the run, train on the kept groups only, or fill up with filtered groups."""
+    carry_surplus: bool = False
+    """Keep surplus groups for the next step (slightly off-policy) instead of dropping them."""
+    overlong_cache: int = 0
+    """Soft overlong punishment over the last this many tokens of rollout.max_tokens; 0 is off."""
+    overlong_factor: float = 1.0
+    tis: Literal["auto", "on", "off"] = "auto"
+    """Truncated importance sampling between rollout and trainer log-probs; auto = on unless both are float32."""
+    tis_cap: float = 2.0
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One row of the table: how it is shown, where it comes from, and its defaults."""
+
+    title: str
+    source: str
+    summary: str
+    defaults: AlgoConfig
+
+
+_DAPO = AlgoConfig(
+    name="dapo", clip_low=0.2, clip_high=0.28, dual_clip=10.0, aggregate="token-mean", dynamic_sampling=True
+)
+
+ALGORITHMS: dict[str, Entry] = {
+    "da3po": Entry(
+        "DA3PO",
+        "arXiv 2608.27982",
+        "DAPO with Direct Advantage Amplification of correct responses on hard prompts",
+        replace(_DAPO, name="da3po", daa_lambda=2.0, daa_tau=0.5),
+    ),
+    "dapo": Entry(
+        "DAPO",
+        "arXiv 2503.14476",
+        "decoupled clip, dynamic sampling, token-level loss, overlong reward shaping",
+        _DAPO,
+    ),
+    "grpo": Entry(
+        "GRPO",
+        "arXiv 2402.03300",
+        "group-relative advantage, symmetric clip, mean over tokens then sequences",
+        AlgoConfig(name="grpo", aggregate="seq-mean-token-mean"),
+    ),
+    "gspo": Entry(
+        "GSPO",
+        "arXiv 2507.18071",
+        "one importance ratio per sequence, tight clip",
+        AlgoConfig(name="gspo", ratio="sequence", clip_low=3e-4, clip_high=4e-4, aggregate="seq-mean-token-mean"),
+    ),
+    "dr_grpo": Entry(
+        "Dr. GRPO",
+        "arXiv 2503.20783",
+        "GRPO without the standard deviation and without the length normalisation",
+        AlgoConfig(name="dr_grpo", std_power=0.0, aggregate="seq-mean-token-sum-norm"),
+    ),
+}

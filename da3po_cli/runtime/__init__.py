@@ -1,0 +1,122 @@
+"""What the training loop knows of the outside: four protocols and the values they exchange.
+
+Every rank runs the same loop in step; each call below is collective unless it says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from da3po_cli.algos.types import Group, MicroBatch, Prompt
+
+if TYPE_CHECKING:
+    import torch
+
+    # (log-probs [B, S], entropy [B, S], batch) -> (loss, sums). The loss is already divided by the global denominators;
+    # `sums` are scalars that may be added over micro-batches and data-parallel ranks.
+    LossFn = Callable[[torch.Tensor, torch.Tensor, MicroBatch], tuple[torch.Tensor, dict[str, torch.Tensor]]]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to sample. Training forces top_p = 1 and top_k = -1, so that log-probs are those of the whole softmax."""
+
+    n: int
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    seed: int = 0  # mixed with the prompt's uid and the sample's number, so no two samples share a stream
+
+
+@dataclass(frozen=True)
+class Update:
+    """One optimizer step, the same on every rank."""
+
+    loss: float
+    grad_norm: float  # before clipping
+    lr: float
+    skipped: bool  # True when a non-finite gradient made the optimizer step a no-op
+    sums: dict[str, float]  # the loss function's sums over micro-batches and data-parallel ranks
+
+
+@dataclass(frozen=True)
+class SyncReport:
+    """One push of the trainer's weights into the rollout engine."""
+
+    seconds: float
+    gigabytes: float  # sent by this job, each weight counted once
+    logprob_gap: float  # max |trainer - engine| over the probe batch, nats
+
+
+class Comm(Protocol):
+    """Where this rank stands, and the two collectives of Python objects that the loop needs."""
+
+    rank: int
+    world: int
+    data_rank: int
+    data_size: int
+
+    def broadcast(self, value: Any) -> Any:
+        """Rank 0's `value`, on every rank."""
+        ...
+
+    def barrier(self) -> None: ...
+
+
+class Policy(Protocol):
+    """The model under training."""
+
+    def logprobs(self, batches: Sequence[MicroBatch], *, reference: bool = False) -> list[torch.Tensor]:
+        """Log-probs of `targets` under the current (or the frozen initial) weights.
+
+        `batches` are those of this data-parallel rank. Returns float32 [B, S] on the CPU, 0 where mask is False,
+        one per batch, on every rank of the model-parallel group.
+        """
+        ...
+
+    def update(self, batches: Sequence[MicroBatch], loss: LossFn) -> Update:
+        """Forward, backward over this rank's micro-batches of one mini-batch, then one optimizer step."""
+        ...
+
+    def advance_schedule(self) -> None:
+        """Move the learning-rate schedule on by one rollout step."""
+        ...
+
+    def save(self, directory: Path) -> None:
+        """Write weights, optimizer, schedule and RNG state below `directory`."""
+        ...
+
+    def load(self, directory: Path) -> None:
+        """The inverse of `save`, on any (TP, PP, DP)."""
+        ...
+
+
+class Generator(Protocol):
+    """The rollout engine."""
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Group]:
+        """`sampling.n` responses per prompt, in prompt order, the same list on every rank.
+
+        `prompts` is the same list on every rank too; it is split over the engines inside.
+        """
+        ...
+
+    def sleep(self) -> None:
+        """Give the device memory back to the trainer; nothing on CPU."""
+        ...
+
+
+class WeightSync(Protocol):
+    """Resharding from the policy to the generator."""
+
+    def push(self) -> SyncReport:
+        """Wake the generator, stream all weights into it, reset its prefix cache and score the probe batch on both.
+
+        Raises:
+            errors.SyncError: the gap is above the configured limit.
+        """
+        ...
