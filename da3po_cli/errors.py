@@ -64,3 +64,17 @@ class SyncError(DivergedError):
     """The rollout engine does not compute what the trainer computes."""
 
     kind = "sync"
+
+
+class RankFailed(Da3poError):
+    """A rank of a job ended with something other than a Da3poError."""
+
+    kind = "rank"
+
+    def __init__(self, message: str, *, exit_code: int = 1, hint: str | None = None, where: str | None = None) -> None:
+        super().__init__(message, hint=hint, where=where)
+        self.exit_code = exit_code
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived. Not an Exception, so that no library takes it for a failure of its own."""

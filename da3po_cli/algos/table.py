@@ -14,7 +14,7 @@ class AlgoConfig:
     advantage: Literal["group"] = "group"
     """Group-relative outcome advantage, A = (r - mean) / (std ** std_power + 1e-6)."""
     std_power: float = 1.0
-    """1 divides by the group's standard deviation (GRPO), 0 does not (Dr. GRPO)."""
+    """1 divides by the group's standard deviation (GRPO), 0 does not divide at all (Dr. GRPO)."""
     std_ddof: int = 1
     """Degrees of freedom taken off in that standard deviation: 1 (verl, TRL) or 0."""
     daa_lambda: float = 1.0

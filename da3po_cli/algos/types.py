@@ -38,7 +38,7 @@ class Response:
     logprobs: list[float]  # of the rollout engine, one per token, of logits / temperature
     text: str  # without special tokens
     finish_reason: Literal["stop", "length", "failed"]
-    verdict: Verdict = "unknown"
+    verdict: Verdict = "unknown"  # unknown responses take no part in the group's statistics; advantage 0
     acc: int = 0  # 1 iff verdict is "correct"
     reward: float = 0.0  # +1 / -1 and shaping
     advantage: float = 0.0  # after DAA
@@ -59,9 +59,14 @@ class Group:
         return sum(response.acc for response in self.responses)
 
     @property
+    def known(self) -> list[Response]:
+        """The responses that the grader could judge; an unknown one is neither right nor wrong."""
+        return [response for response in self.responses if response.verdict != "unknown"]
+
+    @property
     def pass_rate(self) -> float:
-        """p = k / G."""
-        return self.correct / len(self.responses)
+        """p = k / G over the known responses; 0 when there is none."""
+        return self.correct / max(1, len(self.known))
 
 
 @dataclass
@@ -104,7 +109,7 @@ class MicroBatch:
     rollout_logprobs: torch.Tensor
     old_logprobs: torch.Tensor | None = None
     ref_logprobs: torch.Tensor | None = None
-    rows: list[int] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list[int])
 
 
 @dataclass(frozen=True)

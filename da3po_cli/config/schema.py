@@ -36,7 +36,7 @@ class DataConfig:
     validation: str | None = None
     """Held-out prompts in the same forms; null turns validation off."""
     template: Literal["chat", "dapo", "boxed", "none"] = "chat"
-    """How a problem becomes a prompt: the tokenizer's chat template, DAPO's instruction, boxed, or the text as it is."""
+    """How a problem becomes a prompt: the tokenizer's chat template, DAPO's instruction, boxed, or the bare text."""
     prompt_key: str | None = None
     """Column of the problem; null finds it among the usual names."""
     answer_key: str | None = None
@@ -91,7 +91,7 @@ class ParallelConfig:
     tensor: int = 1
     pipeline: int = 1
     data: int | None = None
-    """Null: what is left of the visible CUDA devices, 1 on a CPU."""
+    """Null: what is left of the ranks, of the visible CUDA devices, or on a CPU of two cores."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,111 @@
+"""The `da3po` command: registers the verbs, and is the one place where exceptions become messages and exit codes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from da3po_cli import __version__
+from da3po_cli.commands import evaluate, export, train
+from da3po_cli.errors import Da3poError, Terminated
+from da3po_cli.output import print_error, wants_colour
+
+_EPILOG = """\b
+Examples:
+  da3po train                                  the demo on a CPU, qwen3-4b on CUDA devices
+  da3po train --algo da3po --lambda 2.0 --dry-run
+  da3po train -c qwen3-8b parallel.tensor=4 train.lr=5e-7
+
+\b
+Exit codes: 0 ok, 1 bug, 2 usage or config, 3 environment, 4 gate not met, 5 diverged, 130/143 interrupted.
+Environment: DA3PO_CONFIG (presets or files, comma-separated), DA3PO_RUNS (directory of runs, default ./runs),
+DA3PO_HOME (cache), DA3PO_DEBUG=1 (tracebacks), DA3PO_SECTION__KEY (any config key), NO_COLOR."""
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"da3po {__version__}")
+        raise typer.Exit
+
+
+def make_app() -> typer.Typer:
+    """The Typer app. Boxes and colour only where a terminal shows them."""
+    styled = wants_colour(sys.stdout) and wants_colour(sys.stderr)
+    app = typer.Typer(
+        name="da3po",
+        help="Train language models to reason with reinforcement learning from verifiable rewards.",
+        epilog=_EPILOG,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich" if styled else None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    @app.callback()
+    def main(  # pyright: ignore[reportUnusedFunction]
+        version: Annotated[
+            bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        ] = False,
+    ) -> None:
+        pass
+
+    for command in (train, evaluate, export):
+        command.register(app)
+    return app
+
+
+def normalise(arguments: list[str]) -> list[str]:
+    """Give the optional value of `--resume` its default: `--resume` alone is `--resume=latest`."""
+    found: list[str] = []
+    for position, token in enumerate(arguments):
+        following = arguments[position + 1] if position + 1 < len(arguments) else ""
+        if token == "--resume" and not (following == "latest" or following.isdigit()):
+            token = "--resume=latest"
+        found.append(token)
+    return found
+
+
+def run() -> None:
+    """Entry point of the console script."""
+    signal.signal(signal.SIGTERM, _terminate)
+    arguments = normalise(sys.argv[1:])
+    sys.exit(execute(arguments))
+
+
+def execute(arguments: list[str]) -> int:
+    """Run one command line. Returns its exit code."""
+    debug = os.environ.get("DA3PO_DEBUG") == "1"
+    try:
+        make_app()(args=arguments, prog_name="da3po")
+    except SystemExit as done:
+        return done.code if isinstance(done.code, int) else 0 if done.code is None else 1
+    except Da3poError as error:
+        if debug:
+            traceback.print_exc()
+        print_error(error, as_json="--json" in arguments)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except Terminated:
+        return 143
+    except BrokenPipeError:  # the reader of our output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        traceback.print_exc()
+        bug = Da3poError(
+            f"{type(error).__name__}: {error}", hint="this is a bug in da3po: please report the lines above"
+        )
+        print_error(bug, as_json="--json" in arguments)
+        return 1
+    return 0
+
+
+def _terminate(_number: int, _frame: FrameType | None) -> None:
+    raise Terminated

@@ -1,0 +1,354 @@
+"""From one command to all ranks of a job.
+
+* An outer launcher (torchrun, srun) has started this process: it is one rank, and runs the worker.
+* One rank: the worker runs in this process. No agent, so torch is imported once.
+* Several ranks: one in-process launch of torch elastic, whose ranks are fresh interpreters (`da3po_cli.runtime.rank`).
+  Rank 0 inherits the terminal, the others write to logs/attempt_N/rank_K.log.
+
+A rank that fails leaves rank_K.error.json; the earliest one is raised again here, as the error it was.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, cast
+
+from da3po_cli import errors
+from da3po_cli.config.load import from_dict
+from da3po_cli.config.plan import layout
+from da3po_cli.config.schema import Config
+from da3po_cli.errors import Da3poError, RankFailed, Terminated
+from da3po_cli.runs import RunDir
+from da3po_cli.runtime.rollout import engine_environment
+
+WORKER = "da3po_cli.runtime.worker:train_worker"
+SHUTDOWN_SECONDS = 10  # from a signal to SIGKILL
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """What a worker must know of the invocation, beside the config."""
+
+    attempt: int = 1
+    resume: str | None = None
+    """`latest`, a step as text, or None."""
+    replay: str | None = None
+    """Directory of saved rollouts to train on instead of generating."""
+    json: bool = False
+    quiet: bool = False
+
+    @property
+    def replay_dir(self) -> Path | None:
+        return None if self.replay is None else Path(self.replay)
+
+
+Worker = Callable[[Config, Path, WorkerOptions], None]
+
+
+# ------------------------------------------------------------------------------------------------- outer launchers
+
+
+@dataclass(frozen=True)
+class Place:
+    """A rank that somebody else started."""
+
+    rank: int
+    local_rank: int
+    world: int
+    local_world: int
+    job: str
+    """The same on all ranks of the job, and another for the next job where the launcher tells; else empty."""
+
+
+def outer_launcher(env: Mapping[str, str] = os.environ) -> Place | None:
+    """This process's place under torchrun (RANK, WORLD_SIZE) or a job step of srun with several tasks."""
+    if "RANK" in env and "WORLD_SIZE" in env:
+        world = int(env["WORLD_SIZE"])
+        job = env.get("TORCHELASTIC_RUN_ID", "")
+        return Place(
+            rank=int(env["RANK"]),
+            local_rank=int(env.get("LOCAL_RANK", env["RANK"])),
+            world=world,
+            local_world=int(env.get("LOCAL_WORLD_SIZE", world)),
+            job=env.get("SLURM_JOB_ID", "") if job in ("", "none") else job,
+        )
+    if "SLURM_PROCID" in env and int(env.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
+        world = int(env["SLURM_STEP_NUM_TASKS"])
+        return Place(
+            rank=int(env["SLURM_PROCID"]),
+            local_rank=int(env.get("SLURM_LOCALID", "0")),
+            world=world,
+            local_world=int(env.get("SLURM_STEP_TASKS_PER_NODE", str(world)).split("(")[0].split(",")[0]),
+            job=env["SLURM_JOB_ID"],
+        )
+    return None
+
+
+def _rendezvous(place: Place) -> None:
+    """Set what torch.distributed's env:// reads; torchrun has done so, srun has not."""
+    if "MASTER_ADDR" not in os.environ:
+        nodes = os.environ.get("SLURM_STEP_NODELIST", "localhost")
+        first = subprocess.run(["scontrol", "show", "hostnames", nodes], capture_output=True, text=True, check=True)
+        os.environ["MASTER_ADDR"] = first.stdout.split()[0]
+    os.environ.setdefault("MASTER_PORT", str(20000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 20000))
+    for name, value in (("RANK", place.rank), ("LOCAL_RANK", place.local_rank), ("WORLD_SIZE", place.world)):
+        os.environ[name] = str(value)
+    os.environ["LOCAL_WORLD_SIZE"] = str(place.local_world)
+
+
+# ----------------------------------------------------------------------------------------------------------- launch
+
+
+def launch(config: Config, run_dir: RunDir, options: WorkerOptions, *, worker: str = WORKER) -> int:
+    """Run the job and wait for it. The run directory has been made (`RunDir.create`).
+
+    Args:
+        worker: `module:function` of type Worker.
+
+    Returns:
+        0.
+
+    Raises:
+        Da3poError: of the first rank that failed, with its kind, exit code and message.
+        KeyboardInterrupt, Terminated: a signal came, and all ranks have ended.
+    """
+    place = outer_launcher()
+    world = place.world if place else layout(config).world
+    _set_environment(place.local_world if place else world)
+    if place is not None and place.rank > 0:  # the run directory is rank 0's
+        _rendezvous(place)
+        run_rank(config, run_dir, options, worker)
+        return 0
+    with _noting_the_end(run_dir):
+        if place is not None:
+            _rendezvous(place)
+            run_rank(config, run_dir, options, worker)
+        elif world == 1:
+            _alone()
+            run_rank(config, run_dir, options, worker)
+        else:
+            _elastic(config, run_dir, options, worker, world)
+    return 0
+
+
+@contextmanager
+def _noting_the_end(run_dir: RunDir) -> Iterator[None]:
+    try:
+        yield
+    except (KeyboardInterrupt, Terminated):
+        run_dir.finish("interrupted")
+        raise
+    except BaseException:
+        run_dir.finish("failed")
+        raise
+    run_dir.finish("finished")
+
+
+def _set_environment(local_world: int) -> None:
+    """What torch and vLLM read when they are imported. The cores are shared by the ranks of this machine."""
+    cores = len(os.sched_getaffinity(0))
+    for name, value in (engine_environment() | {"OMP_NUM_THREADS": str(max(1, cores // local_world))}).items():
+        os.environ.setdefault(name, value)
+
+
+def _alone() -> None:
+    """The environment of a job of one rank, as torchrun would set it."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    os.environ |= {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "1",
+        "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+
+
+def _elastic(config: Config, run_dir: RunDir, options: WorkerOptions, worker: str, world: int) -> None:
+    logs = run_dir.attempt(options.attempt)
+    spec = logs / "launch.json"
+    spec.write_text(
+        json.dumps(
+            {
+                "worker": worker,
+                "config": asdict(config),
+                "run_dir": str(run_dir.path.absolute()),
+                "options": asdict(options),
+                "launcher": os.getpid(),
+            },
+            indent=2,
+        )
+    )
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    if os.environ.get("DA3PO_DEBUG") != "1":  # the agent's own talk repeats what `main` says better
+        logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL + 1)
+    launch_config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=world,
+        run_id=f"{run_dir.name}-{os.getpid()}",
+        rdzv_backend="c10d",
+        rdzv_endpoint="127.0.0.1:0",
+        local_addr="127.0.0.1",
+        max_restarts=0,
+        monitor_interval=0.1,
+        shutdown_timeout=SHUTDOWN_SECONDS,
+    )
+    try:
+        elastic_launch(launch_config, sys.executable)("-m", "da3po_cli.runtime.rank", str(spec))
+    except SignalException as caught:
+        _restore_terminal()
+        raise (KeyboardInterrupt if caught.sigval == signal.SIGINT else Terminated) from None
+    except ChildFailedError as failed:
+        _restore_terminal()
+        codes = {rank: failure.exitcode for rank, failure in failed.failures.items()}
+        raise first_failure(logs, codes) from None
+
+
+def _restore_terminal() -> None:
+    """Show the cursor again; a killed rank 0 may have hidden it for a live display."""
+    if sys.stderr.isatty():
+        sys.stderr.write("\033[?25h")
+        sys.stderr.flush()
+
+
+# ---------------------------------------------------------------------------------------------------------- one rank
+
+
+def run_rank(config: Config, run_dir: RunDir, options: WorkerOptions, worker: str) -> None:
+    """Run the worker as the rank that the environment names; note its error in rank_K.error.json and let it pass."""
+    rank = int(os.environ["RANK"])
+    if rank == 0:
+        handle_signals()
+    else:  # nothing to unwind, and a rank that waits inside a collective would not see a Python handler
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    module, _, function = worker.partition(":")
+    try:
+        entry = cast(Worker, getattr(importlib.import_module(module), function))
+        entry(config, run_dir.path, options)
+    except Exception as error:
+        note_error(error, run_dir.attempt(options.attempt), rank)
+        raise
+
+
+def handle_signals() -> None:
+    """The first SIGTERM or SIGINT unwinds, so that displays and files are closed; the second one ends at once."""
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+
+
+def note_error(error: Exception, logs: Path, rank: int) -> None:
+    """Write rank_K.error.json: what the launcher needs to raise the error again, and the traceback."""
+    known = error if isinstance(error, Da3poError) else None
+    record = {
+        "rank": rank,
+        "time": time.time(),
+        "type": type(error).__name__,
+        "message": known.message if known else str(error),
+        "hint": known.hint if known else None,
+        "where": known.where if known else None,
+        "exit_code": known.exit_code if known else 1,
+        "known": known is not None,
+        "traceback": "".join(traceback.format_exception(error)),
+    }
+    logs.mkdir(parents=True, exist_ok=True)
+    fresh = logs / f".rank_{rank}.error.tmp"
+    fresh.write_text(json.dumps(record, indent=2) + "\n")
+    fresh.replace(logs / f"rank_{rank}.error.json")
+
+
+def first_failure(logs: Path, codes: Mapping[int, int]) -> Da3poError:
+    """The error of the rank that failed first.
+
+    The others often fail a moment later because their peer is gone, so time decides, not the order of ranks.
+
+    Args:
+        codes: exit code by rank as the agent saw it, for ranks that could not leave a file (negative: a signal).
+    """
+    records = [json.loads(file.read_text()) for file in logs.glob("rank_*.error.json")]
+    killed = {rank: code for rank, code in codes.items() if code < 0 and code not in (-signal.SIGTERM, -signal.SIGINT)}
+    if killed and not any(record["rank"] in killed for record in records):
+        rank, code = min(killed.items())
+        name = signal.Signals(-code).name
+        memory = "; the machine may have run out of memory" if name == "SIGKILL" else ""
+        return RankFailed(
+            f"rank {rank} was ended by {name}{memory}",
+            exit_code=128 - code,
+            where=_log_name(logs, rank),
+            hint="fewer train.micro_batch_tokens or rollout.max_sequences" if memory else None,
+        )
+    if not records:
+        rank, code = min(codes.items(), default=(0, 1))
+        return RankFailed(f"rank {rank} ended with exit code {code}", exit_code=code or 1, where=_log_name(logs, rank))
+    return _revive(min(records, key=lambda record: record["time"]), logs)
+
+
+def _revive(record: Mapping[str, Any], logs: Path) -> Da3poError:
+    rank = record["rank"]
+    if not record["known"]:
+        return RankFailed(
+            f"rank {rank} failed: {record['type']}: {record['message']}",
+            where=_log_name(logs, rank),
+            hint=f"this looks like a bug; the traceback is in {logs / f'rank_{rank}.error.json'}",
+        )
+    kind = getattr(errors, record["type"], Da3poError)
+    error = Da3poError(record["message"], hint=record["hint"], where=record["where"])
+    if isinstance(kind, type) and issubclass(kind, Da3poError) and kind is not errors.ConfigErrors:
+        error = kind(record["message"], hint=record["hint"], where=record["where"])
+    error.exit_code = record["exit_code"]
+    error.message = f"rank {rank}: {error.message}"
+    return error
+
+
+def _log_name(logs: Path, rank: int) -> str:
+    return f"rank {rank}" if rank == 0 else f"rank {rank}, log in {logs / f'rank_{rank}.log'}"
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a rank is to do, as `_elastic` wrote it."""
+
+    config: Config
+    run_dir: RunDir
+    options: WorkerOptions
+    worker: str
+    launcher: int
+    """Process id of the launcher."""
+
+
+def read_spec(file: Path) -> Spec:
+    """Read logs/attempt_N/launch.json."""
+    spec = json.loads(file.read_text())
+    return Spec(
+        config=from_dict(spec["config"]),
+        run_dir=RunDir(Path(spec["run_dir"])),
+        options=WorkerOptions(**spec["options"]),
+        worker=spec["worker"],
+        launcher=spec["launcher"],
+    )

@@ -1,0 +1,179 @@
+"""The training loop. Every rank runs it in step; it knows the outside by protocols only.
+
+prompts -> rollout -> grade -> dynamic sampling -> advantage (DAA) -> old log-probs (not when exactly on-policy)
+-> micro-batches -> forward/backward and optimizer per mini-batch -> reshard to the engine -> log-prob check.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from da3po_cli.algos.advantages import assign_advantages
+from da3po_cli.algos.batching import collate, denominators, plan_micro_batches
+from da3po_cli.algos.losses import finish_metrics, make_loss_fn
+from da3po_cli.algos.sampling import Batch
+from da3po_cli.algos.types import Group, MicroBatch, Trajectory
+from da3po_cli.config.schema import Config
+from da3po_cli.errors import DivergedError
+from da3po_cli.runtime import Comm, Policy, Update, WeightSync
+from da3po_cli.runtime.clock import Clock
+from da3po_cli.runtime.collect import RolloutSource, batch_metrics
+
+MAX_SKIPPED_STEPS = 3
+
+
+class Observer(Protocol):
+    """Who is told about the run: display, metric files, saved rollouts."""
+
+    def phase(self, name: str, detail: str = "") -> None: ...
+    def rollouts(self, step: int, batch: Batch) -> None: ...
+    def record(self, record: dict[str, Any]) -> None: ...
+
+
+class Checkpoints(Protocol):
+    """Saves everything that the next step depends on."""
+
+    def save(self, step: int) -> None: ...
+
+
+class Validate(Protocol):
+    def __call__(self) -> dict[str, float]: ...
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a run is made of. Without an engine (replayed rollouts) `sync` and `validate` are None."""
+
+    comm: Comm
+    policy: Policy
+    source: RolloutSource
+    sync: WeightSync | None
+    validate: Validate | None
+    observer: Observer
+    checkpoints: Checkpoints
+
+
+def train(config: Config, parts: Parts, *, first_step: int = 1) -> None:
+    """Run steps `first_step` to `config.run.steps`.
+
+    Raises:
+        DivergedError: non-finite gradients for several steps in a row, or trainer and engine disagree.
+    """
+    clock = Clock(parts.observer.phase)
+    if parts.sync:
+        with clock.phase("sync"):
+            parts.sync.push()
+    if first_step == 1 and parts.validate:
+        with clock.phase("validate"):
+            scores = parts.validate()
+        parts.observer.record({"step": 0, **scores, **clock.lap()})
+    else:
+        clock.lap()
+    skipped_in_row = 0
+    for step in range(first_step, config.run.steps + 1):
+        batch = parts.source.collect(step, clock)
+        for group in batch.kept:
+            assign_advantages(group, config.algo)
+        updates = learn(batch.kept, config, parts, clock)
+        record = {"step": step, **batch_metrics(batch, tau=config.algo.daa_tau, rollout_seconds=clock.spent("rollout"))}
+        record |= update_metrics(updates)
+        if parts.sync:
+            with clock.phase("sync"):
+                report = parts.sync.push()
+            record["sync/logprob_gap"] = report.logprob_gap
+            record["sync/seconds"] = report.seconds
+            record["sync/gb_per_s"] = report.gigabytes / max(report.seconds, 1e-9)
+        parts.observer.rollouts(step, batch)
+        if parts.validate and due(step, config.validation.every, config.run.steps):
+            with clock.phase("validate"):
+                record |= parts.validate()
+        if due(step, config.checkpoint.every, config.run.steps):
+            with clock.phase("checkpoint"):
+                parts.checkpoints.save(step)
+        parts.observer.record(record | clock.lap())
+        skipped_in_row = skipped_in_row + 1 if updates and all(update.skipped for update in updates) else 0
+        if skipped_in_row >= MAX_SKIPPED_STEPS:
+            raise DivergedError(
+                f"gradients were not finite for {skipped_in_row} steps in a row",
+                where=f"step {step}",
+                hint="lower train.lr, or raise train.warmup_steps; resume from the last checkpoint with --resume",
+            )
+
+
+def due(step: int, every: int, last: int) -> bool:
+    """Whether something done every `every` steps (0: never but at the end) happens after `step`."""
+    return step == last or (every > 0 and step % every == 0)
+
+
+def learn(groups: Sequence[Group], config: Config, parts: Parts, clock: Clock) -> list[Update]:
+    """All optimizer steps of one rollout batch: `train.epochs` passes over its mini-batches."""
+    trajectories = [
+        Trajectory(group.prompt.token_ids, response.token_ids, response.logprobs, response.advantage)
+        for group in groups
+        for response in group.responses
+    ]
+    per_group = config.rollout.group_size
+    parts_of_batch = [
+        (rows, micro_batches(trajectories, rows, config, parts.comm))
+        for rows in mini_batch_rows(len(groups), per_group, config.train.mini_batch_prompts)
+    ]
+    with clock.phase("logprob"):
+        # The first mini-batch of a single epoch meets the very weights that sampled it: its ratio is exactly 1.
+        first_off_policy = 1 if config.train.epochs == 1 else 0
+        late = [batch for _, batches in parts_of_batch[first_off_policy:] for batch in batches]
+        for batch, logprobs in zip(late, parts.policy.logprobs(late), strict=True):
+            batch.old_logprobs = logprobs
+        if config.algo.kl_coef:
+            everything = [batch for _, batches in parts_of_batch for batch in batches]
+            for batch, logprobs in zip(everything, parts.policy.logprobs(everything, reference=True), strict=True):
+                batch.ref_logprobs = logprobs
+    updates: list[Update] = []
+    with clock.phase("train"):
+        for number, (rows, batches) in enumerate(parts_of_batch * config.train.epochs, 1):
+            parts.observer.phase("train", f"update {number}/{len(parts_of_batch) * config.train.epochs}")
+            divisors = denominators([trajectories[row] for row in rows], config.rollout.max_tokens)
+            updates.append(parts.policy.update(batches, make_loss_fn(config.algo, divisors, tis=use_tis(config))))
+        parts.policy.advance_schedule()
+    return updates
+
+
+def mini_batch_rows(groups: int, group_size: int, mini_batch_prompts: int) -> Iterator[list[int]]:
+    """Trajectory numbers of each mini-batch: whole groups, in prompt order; the last may be short."""
+    for start in range(0, groups, mini_batch_prompts):
+        stop = min(start + mini_batch_prompts, groups)
+        yield list(range(start * group_size, stop * group_size))
+
+
+def micro_batches(
+    trajectories: Sequence[Trajectory], rows: Sequence[int], config: Config, comm: Comm
+) -> list[MicroBatch]:
+    """This data-parallel rank's share of a mini-batch, as padded tensors."""
+    plan = plan_micro_batches(
+        [trajectories[row].length for row in rows], comm.data_size, config.train.micro_batch_tokens
+    )
+    return [collate(trajectories, [rows[i] for i in bin_]) for bin_ in plan[comm.data_rank]]
+
+
+def use_tis(config: Config) -> bool:
+    """Truncated importance sampling: `auto` turns it on where trainer and engine round differently."""
+    return config.algo.tis == "on" or (config.algo.tis == "auto" and config.model.dtype != "float32")
+
+
+def update_metrics(updates: Sequence[Update]) -> dict[str, float]:
+    """Means over a step's optimizer steps; token-weighted where the loss function gives sums."""
+    totals: dict[str, float] = {}
+    for update in updates:
+        for name, value in update.sums.items():
+            totals[name] = totals.get(name, 0.0) + value
+    finite = [update.grad_norm for update in updates if math.isfinite(update.grad_norm)]
+    return {
+        "train/loss": sum(update.loss for update in updates) / max(1, len(updates)),
+        "train/grad_norm": sum(finite) / len(finite) if finite else math.nan,
+        "train/lr": updates[-1].lr if updates else 0.0,
+        "train/updates": len(updates),
+        "train/skipped": sum(update.skipped for update in updates),
+        **finish_metrics(totals),
+    }

@@ -1,0 +1,33 @@
+"""Where a model's files are: shipped in the package, in a directory, or on the Hugging Face hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from da3po_cli.errors import EnvironmentProblem
+
+DEMO_MODEL = Path(__file__).resolve().parent.parent / "demo_model"
+_NEEDED_FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja", "*.model"]
+
+
+def local_model(path: str) -> Path:
+    """The directory of a model: `demo`, a directory, or a hub id that is downloaded to the Hugging Face cache.
+
+    Raises:
+        EnvironmentProblem: the hub can't be reached and the model is not in the cache.
+    """
+    if path == "demo":
+        return DEMO_MODEL
+    if Path(path).is_dir():
+        return Path(path)
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    try:
+        return Path(snapshot_download(path, allow_patterns=_NEEDED_FILES))
+    except (LocalEntryNotFoundError, RepositoryNotFoundError, HfHubHTTPError, OSError) as error:
+        raise EnvironmentProblem(
+            f"can't get the model {path!r} from the hub: {type(error).__name__}",
+            where="model.path",
+            hint="check the id, or download it where there is a network and give its directory: --model DIR",
+        ) from error

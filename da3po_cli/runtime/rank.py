@@ -1,0 +1,66 @@
+"""Entry point of one rank that `launch` started: `python -m da3po_cli.runtime.rank SPEC`."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+
+from da3po_cli.errors import Da3poError, Terminated
+from da3po_cli.runtime.launch import read_spec, run_rank
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def main(spec_file: str) -> int:
+    """Run the rank. Returns its exit code."""
+    rank = int(os.environ["RANK"])
+    spec = read_spec(Path(spec_file))
+    _die_with(spec.launcher)
+    if rank > 0:
+        _redirect(spec.run_dir.attempt(spec.options.attempt) / f"rank_{rank}.log")
+    try:
+        run_rank(spec.config, spec.run_dir, spec.options, spec.worker)
+    except Da3poError as error:
+        if rank > 0:
+            traceback.print_exc()
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except Terminated:
+        return 143
+    except Exception:
+        if rank > 0 or os.environ.get("DA3PO_DEBUG") == "1":
+            traceback.print_exc()
+        return 1
+    return 0
+
+
+def _redirect(log: Path) -> None:
+    """Send stdout and stderr to one file, for C libraries too."""
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
+
+
+def _die_with(launcher: int) -> None:
+    """Have the kernel end this rank when the launcher is gone: ranks are in sessions of their own."""
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    except (OSError, AttributeError):  # not Linux
+        return
+    if os.getppid() != launcher:  # it died before the call
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1])
+    if code:
+        # A failed rank may hold threads that wait for its peers: leave without joining them.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)

@@ -1,0 +1,391 @@
+"""Rollouts: an in-process vLLM engine behind the `Generator` protocol.
+
+Every rank of the torch.distributed world holds one worker of one engine: `rollout.tensor` neighbouring ranks form an
+engine, so there are world / tensor engines ("external launcher": no scheduler process, all ranks of an engine take the
+same decisions). The samples of a call are split over the engines and the results gathered to all ranks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from da3po_cli.algos.types import Group, Prompt, Response
+from da3po_cli.config.schema import RolloutConfig
+from da3po_cli.errors import EnvironmentProblem, UsageError
+from da3po_cli.runtime import Comm, Sampling
+
+if TYPE_CHECKING:
+    import torch
+
+Progress = Callable[[int, int], None]  # (samples done, samples of the call), on rank 0 only
+
+CPU_BATCHED_TOKENS = 8192  # prefill tokens per engine step on CPU
+
+
+def engine_environment() -> dict[str, str]:
+    """Environment variables that keep vLLM in this process, quiet, and off the network.
+
+    A launcher that gives them to the workers before they import torch also silences the C++ side.
+    """
+    return {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the scheduler must live in the rank for the external launcher
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # several ranks share the cores
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+    }
+
+
+def sample_seed(seed: int, uid: str, number: int) -> int:
+    """Seed of one sample's random stream, 63 bits: a hash, so neither batching nor the engine count changes it."""
+    digest = hashlib.blake2b(f"{seed}|{uid}|{number}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+def split_evenly(count: int, parts: int, part: int) -> range:
+    """The `part`-th of `parts` contiguous ranges of 0..count-1 whose sizes differ by at most one."""
+    return range(count * part // parts, count * (part + 1) // parts)
+
+
+class VllmGenerator:
+    """`Generator` over vLLM; starts with random weights, so push the policy's before the first `generate`.
+
+    Args:
+        hf_dir: Hugging Face directory; only its config and tokenizer are read.
+        rollout: engine size, memory and number of sequences.
+        dtype: "float32" or "bfloat16", of weights and KV cache.
+        seed: of vLLM itself; samples take theirs from `Sampling.seed`.
+        max_prompt_tokens: longest prompt. With rollout.max_tokens it sets the context length.
+        stop_token_ids: tokens that end a response; they are kept in `Response.token_ids`.
+        comm: where this rank stands. torch.distributed must be initialised.
+
+    Raises:
+        UsageError: the world is not a multiple of rollout.tensor.
+        EnvironmentProblem: vLLM is missing, or refuses the model, the layout or the memory.
+    """
+
+    def __init__(
+        self,
+        hf_dir: str | Path,
+        *,
+        rollout: RolloutConfig,
+        dtype: str,
+        seed: int,
+        max_prompt_tokens: int,
+        stop_token_ids: Sequence[int],
+        comm: Comm,
+    ) -> None:
+        import torch
+        import torch.distributed as dist
+        from transformers import AutoTokenizer
+
+        if comm.world % rollout.tensor:
+            raise UsageError(
+                f"{comm.world} ranks can't be split into rollout engines of {rollout.tensor}",
+                where="rollout.tensor",
+                hint=f"set rollout.tensor to a divisor of {comm.world}",
+            )
+        self.hf_dir = Path(hf_dir)
+        self.dtype = dtype
+        self.max_prompt_tokens = max_prompt_tokens
+        self.max_model_len = max_prompt_tokens + rollout.max_tokens
+        self.cuda = torch.cuda.is_available()
+        self.tied_head = bool(json.loads((self.hf_dir / "config.json").read_text()).get("tie_word_embeddings", False))
+        self._comm = comm
+        self._engines = comm.world // rollout.tensor
+        self._engine_index, self._tensor_rank = divmod(comm.rank, rollout.tensor)
+        self._stop = sorted(set(stop_token_ids))
+        self._tokenizer = AutoTokenizer.from_pretrained(self.hf_dir)
+        self._asleep = False
+        self._gather_group = dist.new_group(backend="gloo")  # Python objects never travel over NCCL
+        self._engine = self._start(rollout, seed)
+        self.sleep()  # the trainer loads next
+
+    def _start(self, rollout: RolloutConfig, seed: int) -> Any:
+        options: dict[str, Any] = {
+            "model": str(self.hf_dir),
+            "dtype": self.dtype,
+            "seed": seed,
+            "load_format": "dummy",
+            "tensor_parallel_size": rollout.tensor,
+            "distributed_executor_backend": "external_launcher",
+            "max_model_len": self.max_model_len,
+            "max_num_seqs": rollout.max_sequences,
+            "skip_tokenizer_init": True,  # text is decoded here, in one batch: 20 % of the time on CPU otherwise
+            "generation_config": "vllm",  # the model's own top_p and the like must not change the sampling
+            "logprobs_mode": "processed_logprobs",  # of logits / temperature
+            "disable_log_stats": True,
+        }
+        if self.cuda:
+            options |= {"gpu_memory_utilization": rollout.gpu_memory, "enable_sleep_mode": True}
+        else:
+            options |= {
+                "enforce_eager": True,
+                # an explicit size also skips vLLM's warm-up pass and its check of the free memory
+                "kv_cache_memory_bytes": rollout.kv_cache_gib << 30,
+                "max_num_batched_tokens": max(CPU_BATCHED_TOKENS, rollout.max_sequences),
+                # blocks hold 128 tokens on CPU, so short prompts only pay for the hashing (15 %)
+                "enable_prefix_caching": self.max_prompt_tokens >= 256,
+            }
+        with _starting(self._comm.rank):
+            try:
+                from vllm import LLM
+            except ImportError as error:
+                raise EnvironmentProblem(
+                    f"vLLM can't be imported: {error}",
+                    hint="pip install --no-deps -r requirements/cpu.txt (CPU), or pip install 'da3po[gpu]'",
+                ) from error
+            try:
+                return LLM(**options).llm_engine
+            except ValueError as error:  # what vLLM raises for a model, layout or memory that it can't serve
+                raise EnvironmentProblem(
+                    f"vLLM can't start: {_first_line(error)}",
+                    where=f"model.path={self.hf_dir}, rollout.tensor={rollout.tensor}, context {self.max_model_len}",
+                    hint="see rollout.tensor, rollout.max_tokens, data.max_prompt_tokens, rollout.gpu_memory and "
+                    "rollout.kv_cache_gib",
+                ) from error
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling, progress: Progress | None = None) -> list[Group]:
+        """`sampling.n` responses per prompt, in prompt order, the same list on every rank (a collective).
+
+        The samples are split over the engines. Their seeds depend on (sampling.seed, prompt uid, sample number) alone,
+        so results do not change with the engines or the batch, up to the rounding of the matrix products. A request
+        that vLLM fails, or whose log-probs are not finite, has `finish_reason` "failed" and no tokens.
+
+        Raises:
+            UsageError: a prompt or sampling.max_tokens does not fit the context length.
+        """
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        self._check_lengths(prompts, sampling)
+        total = len(prompts) * sampling.n
+        mine = split_evenly(total, self._engines, self._engine_index)
+        requests = []
+        for index in mine:
+            prompt, number = prompts[index // sampling.n], index % sampling.n
+            params = SamplingParams(
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                top_k=sampling.top_k,
+                max_tokens=sampling.max_tokens,
+                seed=sample_seed(sampling.seed, prompt.uid, number),
+                stop_token_ids=self._stop,
+                ignore_eos=True,  # `stop_token_ids` holds every token that ends a response
+                logprobs=0,  # the sampled token's own
+                flat_logprobs=True,
+                detokenize=False,
+                output_kind=RequestOutputKind.FINAL_ONLY,
+                skip_clone=True,
+            )
+            requests.append((list(prompt.token_ids), params))
+        report = None
+        if progress is not None and self._comm.rank == 0 and mine:
+            # rank 0 sees its own engine; the others have as much to do
+            report = lambda done: progress(total * done // len(mine), total)  # noqa: E731
+        outputs = self._run(requests, report)
+        responses = self._gather([_response_parts(output) for output in outputs])
+        return [
+            Group(prompt, responses[start : start + sampling.n])
+            for prompt, start in zip(prompts, range(0, total, sampling.n), strict=True)
+        ]
+
+    def score(self, token_lists: Sequence[Sequence[int]], temperature: float = 1.0) -> list[list[float]]:
+        """Log-probs of the given tokens by this rank's engine: L - 1 values for L tokens, none for the first.
+
+        They are of softmax(logits / temperature). vLLM knows prompt log-probs for temperature 1 only, so another
+        temperature costs one request per token. Every rank of the engine calls it, and gets the result.
+        """
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        common: dict[str, Any] = {"max_tokens": 1, "detokenize": False, "output_kind": RequestOutputKind.FINAL_ONLY}
+        if temperature == 1.0:
+            params = SamplingParams(temperature=0.0, prompt_logprobs=0, **common)
+            outputs = self._run([(list(tokens), params) for tokens in token_lists])
+            return [
+                [entry[token].logprob for entry, token in zip(output.prompt_logprobs[1:], tokens[1:], strict=True)]
+                for output, tokens in zip(outputs, token_lists, strict=True)
+            ]
+        requests = [
+            (
+                list(tokens[:end]),
+                SamplingParams(temperature=temperature, logprob_token_ids=[tokens[end]], seed=0, **common),
+            )
+            for tokens in token_lists
+            for end in range(1, len(tokens))
+        ]
+        outputs = iter(self._run(requests))
+        return [
+            [next(outputs).outputs[0].logprobs[0][tokens[end]].logprob for end in range(1, len(tokens))]
+            for tokens in token_lists
+        ]
+
+    def load_weights(self, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        """Replace all weights, on every rank in step: wake, load, forget cached prefixes, wake the KV cache.
+
+        `weights` yields Hugging Face (name, tensor) pairs, is consumed once, in order and to its end, and may contain
+        collectives. A yielded tensor must stay unchanged until the end: vLLM keeps the parts of a layer until it is
+        whole.
+        """
+        if self._asleep:
+            self._engine.wake_up(tags=["weights"])
+        with _running():
+            self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+        for _ in weights:  # normally nothing is left; a rank that stopped early would leave the others in a collective
+            pass
+        self._engine.reset_prefix_cache()
+        if self._asleep:
+            self._engine.wake_up(tags=["kv_cache"])
+            self._asleep = False
+
+    def largest(self, values: list[float]) -> list[float]:
+        """Elementwise maximum over all ranks (a collective)."""
+        import torch
+        import torch.distributed as dist
+
+        box = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(box, op=dist.ReduceOp.MAX, group=self._gather_group)
+        return box.tolist()
+
+    def sleep(self) -> None:
+        """Give weights and KV cache back to the device (they come back with the next push); nothing on CPU."""
+        if self.cuda and not self._asleep:
+            self._engine.sleep(level=2)
+            self._asleep = True
+
+    def close(self) -> None:
+        """End the engine. It also takes down torch.distributed's default group, so nothing collective may follow."""
+        with _running():
+            self._engine.engine_core.shutdown()
+
+    def _check_lengths(self, prompts: Sequence[Prompt], sampling: Sampling) -> None:
+        limit = self.max_model_len - self.max_prompt_tokens
+        if sampling.max_tokens > limit:
+            raise UsageError(
+                f"responses of {sampling.max_tokens} tokens are asked for; the engine was built for {limit}",
+                where="rollout.max_tokens",
+                hint=f"set rollout.max_tokens={sampling.max_tokens}",
+            )
+        longest = max(prompts, key=lambda prompt: len(prompt.token_ids), default=None)
+        if longest is not None and len(longest.token_ids) > self.max_prompt_tokens:
+            raise UsageError(
+                f"prompt {longest.uid} has {len(longest.token_ids)} tokens; the engine was built for "
+                f"{self.max_prompt_tokens}",
+                where="data.max_prompt_tokens",
+                hint=f"set data.max_prompt_tokens={len(longest.token_ids)}, or drop longer prompts",
+            )
+
+    def _run(self, requests: list[tuple[list[int], Any]], report: Callable[[int], None] | None = None) -> list[Any]:
+        """vLLM's outputs of (prompt tokens, sampling parameters) requests, in order."""
+        outputs: dict[str, Any] = {}
+        with _running():
+            for index, (tokens, params) in enumerate(requests):
+                self._engine.add_request(str(index), {"prompt_token_ids": tokens}, params)
+            while self._engine.has_unfinished_requests():
+                finished = self._engine.step()
+                outputs.update((output.request_id, output) for output in finished)
+                if report is not None and finished:
+                    report(len(outputs))
+        return [outputs[str(index)] for index in range(len(requests))]
+
+    def _gather(self, parts: list[tuple[list[int], list[float], str]]) -> list[Response]:
+        """The responses of all engines, in the order of the samples, on every rank."""
+        import numpy as np
+        import torch.distributed as dist
+
+        packed = None
+        if self._tensor_rank == 0:  # the other ranks of an engine hold copies
+            texts = self._tokenizer.batch_decode([tokens for tokens, _, _ in parts], skip_special_tokens=True)
+            packed = (
+                [len(tokens) for tokens, _, _ in parts],
+                np.array([token for tokens, _, _ in parts for token in tokens], dtype=np.int32),
+                np.array([value for _, values, _ in parts for value in values], dtype=np.float32),
+                [reason for _, _, reason in parts],
+                texts,
+            )
+        everyone: list[Any] = [None] * self._comm.world
+        dist.all_gather_object(everyone, packed, group=self._gather_group)
+        responses = []
+        for lengths, tokens, values, reasons, texts in filter(None, everyone):
+            ends = np.cumsum(lengths)
+            for length, end, reason, text in zip(lengths, ends, reasons, texts, strict=True):
+                span = slice(end - length, end)
+                responses.append(Response(tokens[span].tolist(), values[span].tolist(), text, reason))
+        return responses
+
+
+def _response_parts(output: Any) -> tuple[list[int], list[float], str]:
+    """(token ids, their log-probs, finish reason) of a finished vLLM request; empty for a failed one."""
+    completion = output.outputs[0]
+    tokens, flat = list(completion.token_ids), completion.logprobs
+    if completion.finish_reason not in ("stop", "length") or not tokens:
+        return [], [], "failed"
+    if flat.token_ids != tokens:  # one entry per position: the sampled token
+        raise RuntimeError(f"vLLM gave log-probs of tokens {flat.token_ids[:8]} for the tokens {tokens[:8]}")
+    if not math.isfinite(math.fsum(flat.logprobs)):
+        return [], [], "failed"
+    return tokens, list(flat.logprobs), completion.finish_reason
+
+
+def _first_line(error: Exception) -> str:
+    """The line of an error's text that says what is wrong (pydantic puts a heading first)."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if len(lines) > 1 and "validation error" in lines[0]:
+        return lines[1]
+    return lines[0] if lines else type(error).__name__
+
+
+@contextmanager
+def _starting(rank: int) -> Iterator[None]:
+    """Import and start vLLM quietly, and take back what it changes in the process that the trainer shares.
+
+    vLLM sets environment variables that launchers and child processes read (LOCAL_WORLD_SIZE, LD_PRELOAD) and replaces
+    torch.set_num_threads; its external launcher reads RANK and LOCAL_RANK, which a run without torchrun does not have.
+    """
+    import torch
+
+    for name, value in engine_environment().items():
+        os.environ.setdefault(name, value)
+    before = {name: os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LD_PRELOAD")}
+    os.environ.setdefault("RANK", str(rank))
+    os.environ.setdefault("LOCAL_RANK", str(rank))
+    set_num_threads, logging_limit = torch.set_num_threads, logging.root.manager.disable
+    logging.disable(logging.WARNING)  # some lines come before vLLM has read its own log level
+    try:
+        with warnings.catch_warnings(), _running():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging_limit)
+        torch.set_num_threads = set_num_threads
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _running() -> Iterator[None]:
+    """Run vLLM without touching the trainer's random streams, and on CPU without JIT compilation.
+
+    vLLM draws from the global generator at each step. On CPU the model runs eagerly, yet one tiny function of the
+    sampler is under torch.compile, which costs 20 s of C++ compilation for nothing.
+    """
+    import torch
+
+    cuda = torch.cuda.is_available()
+    stance = nullcontext() if cuda else torch.compiler.set_stance("force_eager")
+    with torch.random.fork_rng(devices=[torch.cuda.current_device()] if cuda else []), stance:
+        yield

@@ -1,0 +1,232 @@
+"""The policy under training: forward and backward through Megatron's own schedules. The one place of loss scaling.
+
+What Megatron does to a loss, and what is set here so that gradients are plain sums:
+
+1. `schedules.forward_step_calc_loss`: a loss function that returns a pair has its loss divided by the number of
+   micro-batches; a triple (loss, number of tokens, metrics) has it divided by both, unless
+   `config.calculate_per_token_loss`. That is set, and a triple is returned: the loss goes to backward untouched.
+2. `DistributedDataParallel` multiplies gradients by 1 / (data-parallel size) before it sums them over the ranks,
+   unless `calculate_per_token_loss`, when the factor is 1.
+3. `finalize_model_grads` at last divides by the global number of tokens when it is given one: it is given none.
+
+So the gradient is sum over ranks and micro-batches of d loss / d weight. The loss function that `update` receives has
+already divided by the global denominators, which is why nothing depends on how the batch was cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from megatron.core.distributed import DistributedDataParallel, finalize_model_grads
+from megatron.core.optimizer import MegatronOptimizer
+from megatron.core.pipeline_parallel.schedules import get_forward_backward_func
+from torch import Tensor
+
+from da3po_cli.algos.types import MicroBatch
+from da3po_cli.runtime import Update
+from megatron_bridge import checkpoint
+from megatron_bridge.logprobs import token_logprobs
+from megatron_bridge.model import Arch
+from megatron_bridge.optimizer import WarmupSchedule, step
+from megatron_bridge.parallel import Parallel
+from megatron_bridge.weights import Exporter
+
+if TYPE_CHECKING:
+    from da3po_cli.runtime import LossFn
+
+# (log-probs, entropy, batch) -> (loss for backward, anything to keep of this micro-batch)
+_Objective = Callable[[Tensor, Tensor, MicroBatch], tuple[Tensor, Any]]
+
+
+class MegatronPolicy:
+    """A `Policy` over one Megatron GPTModel. All methods are collective over the whole job."""
+
+    def __init__(
+        self,
+        model: DistributedDataParallel,
+        arch: Arch,
+        parallel: Parallel,
+        optimizer: MegatronOptimizer,
+        schedule: WarmupSchedule,
+        temperature: float,
+        with_reference: bool = False,
+    ) -> None:
+        self.model, self.arch, self.parallel = model, arch, parallel
+        self.optimizer, self.schedule, self.temperature = optimizer, schedule, temperature
+        self.exporter = Exporter(model, arch, parallel)
+        self._reference = _copy_out(model) if with_reference else None
+        model.config.finalize_model_grads_func = _sum_gradients
+
+    def iter_hf_weights(self, include_tied_head: bool = True) -> Iterator[tuple[str, Tensor]]:
+        """(Hugging Face name, full tensor), one at a time, on every rank in step; see `Exporter.tensors`."""
+        return self.exporter.tensors(include_tied_head)
+
+    def logprobs(self, batches: Sequence[MicroBatch], *, reference: bool = False) -> list[Tensor]:
+        """See `Policy.logprobs`. `reference=True` needs a policy built with `with_reference=True`."""
+        if not batches:
+            return []
+        if not reference:
+            return self._logprobs(batches)
+        if self._reference is None:
+            raise RuntimeError("this policy keeps no reference weights: build it with with_reference=True")
+        current = _copy_out(self.model)
+        try:
+            _copy_in(self.model, self._reference)
+            return self._logprobs(batches)
+        finally:
+            _copy_in(self.model, current)
+
+    def _logprobs(self, batches: Sequence[MicroBatch]) -> list[Tensor]:
+        def keep(logprobs: Tensor, entropy: Tensor, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+            return logprobs.new_zeros(()), logprobs
+
+        with torch.no_grad():
+            kept = self._run([(batch, keep) for batch in batches], backward=False)
+        sizes = [batch.tokens.numel() for batch in batches]
+        if self.parallel.pipeline_size > 1:
+            flat = torch.empty(sum(sizes), dtype=torch.float32, device=self.parallel.device)
+            if self.parallel.last_stage:
+                torch.cat([one.flatten() for one in kept], out=flat)
+            dist.broadcast(flat, src=self.parallel.pipeline_ranks[-1], group=self.parallel.pipeline_group)
+            kept = [part.view(batch.tokens.shape) for part, batch in zip(flat.split(sizes), batches, strict=True)]
+        return [torch.where(batch.mask, one.cpu(), 0.0) for one, batch in zip(kept, batches, strict=True)]
+
+    def update(self, batches: Sequence[MicroBatch], loss: LossFn) -> Update:
+        """See `Policy.update`. Data-parallel ranks may bring different numbers of micro-batches, also none."""
+        self.model.zero_grad_buffer()
+        self.optimizer.zero_grad()
+        value, sums = self.accumulate(batches, loss)
+        with self.parallel.megatron():
+            norm, skipped = step(self.optimizer)
+        return Update(loss=value, grad_norm=norm, lr=self.schedule.lr, skipped=skipped, sums=sums)
+
+    def accumulate(
+        self, batches: Sequence[MicroBatch], loss: LossFn, *, all_reduce: bool = False
+    ) -> tuple[float, dict[str, float]]:
+        """Forward and backward over all micro-batches; gradients end in the parameters' `main_grad`.
+
+        Args:
+            all_reduce: leave the whole reduced gradient on every data-parallel rank, not only the rank's share.
+
+        Returns:
+            (loss, sums), each summed over micro-batches and data-parallel ranks, the same on every rank.
+        """
+
+        def keep(logprobs: Tensor, entropy: Tensor, batch: MicroBatch) -> tuple[Tensor, Any]:
+            value, sums = loss(logprobs, entropy, batch)
+            return value, (value.detach(), sums)
+
+        def nothing(logprobs: Tensor, entropy: Tensor, batch: MicroBatch) -> tuple[Tensor, Any]:
+            return logprobs.sum() * 0.0, (logprobs.new_zeros(()), {})
+
+        work: list[tuple[MicroBatch, _Objective]] = [(batch, keep) for batch in batches]
+        return self._total(self._run(work or [(_blank(), nothing)], backward=True, all_reduce=all_reduce))
+
+    def advance_schedule(self) -> None:
+        """See `Policy.advance_schedule`."""
+        self.schedule.advance()
+
+    def save(self, directory: Path) -> None:
+        """See `Policy.save`."""
+        with self.parallel.megatron():
+            checkpoint.save(directory, self.model, self.optimizer, self.schedule, self.parallel)
+
+    def load(self, directory: Path) -> None:
+        """See `Policy.load`."""
+        with self.parallel.megatron():
+            checkpoint.load(directory, self.model, self.optimizer, self.schedule, self.parallel)
+
+    def _run(
+        self, work: Sequence[tuple[MicroBatch, _Objective]], *, backward: bool, all_reduce: bool = False
+    ) -> list[Any]:
+        """Megatron's schedule over the micro-batches; what their objectives kept (empty before the last stage)."""
+        with self.parallel.megatron():
+            return get_forward_backward_func()(
+                forward_step_func=self._forward_step,
+                data_iterator=iter(work),
+                model=[self.model],
+                num_microbatches=len(work),
+                seq_length=work[0][0].tokens.shape[1],  # not used: shapes travel with the tensors
+                micro_batch_size=work[0][0].tokens.shape[0],
+                forward_only=not backward,
+                force_all_reduce=all_reduce,
+            )
+
+    def _forward_step(
+        self, work: Iterator[tuple[MicroBatch, _Objective]], model: DistributedDataParallel
+    ) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, Tensor, Any]]]:
+        """One micro-batch through this stage: hidden states, or on the last stage logits [B, S, V/TP]."""
+        batch, objective = next(work)
+        tokens = batch.tokens.to(self.parallel.device, non_blocking=True)
+        positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+        half = {"fp32_output": False} if model.config.bf16 else {}
+        output = model(tokens, positions, None, **half)
+        return output, partial(self._loss, batch, objective)
+
+    def _loss(self, batch: MicroBatch, objective: _Objective, logits: Tensor) -> tuple[Tensor, Tensor, Any]:
+        """Megatron's loss triple; the number of tokens is 0 because nothing is divided by it."""
+        batch = _to(batch, self.parallel.device)
+        logprobs, entropy = token_logprobs(
+            logits,
+            batch.targets,
+            temperature=self.temperature,
+            vocab=self.arch.vocab,
+            tensor_rank=self.parallel.tensor_rank,
+            tensor_group=self.parallel.tensor_group,
+        )
+        loss, kept = objective(logprobs, entropy, batch)
+        return loss, torch.zeros((), dtype=torch.int, device=logits.device), kept
+
+    def _total(self, kept: list[tuple[Tensor, dict[str, Tensor]]]) -> tuple[float, dict[str, float]]:
+        """Sums in float64 over micro-batches, then over ranks; each data-parallel rank's last stage counts once.
+
+        Names travel with the values, because a rank without micro-batches or before the last stage knows none.
+        """
+        local: dict[str | None, float] = {}  # None names the loss
+        for loss, sums in kept:
+            names = [None, *sums]
+            values = torch.stack([loss.double(), *(torch.as_tensor(x).double().to(loss.device) for x in sums.values())])
+            for name, value in zip(names, values.tolist(), strict=True):
+                local[name] = local.get(name, 0.0) + value
+        speaks = self.parallel.last_stage and self.parallel.tensor_rank == 0
+        total: dict[str | None, float] = {}
+        for one in self.parallel.gather(local if speaks else {}):
+            for name, value in one.items():
+                total[name] = total.get(name, 0.0) + value
+        loss = total.pop(None)
+        return loss, {str(name): value for name, value in total.items()}
+
+
+def _sum_gradients(model: list[DistributedDataParallel], num_tokens: Tensor | None = None, **groups: Any) -> None:
+    """Megatron's reduction over data-parallel ranks, shared norms and tied embeddings, without its division."""
+    finalize_model_grads(model, None, **groups)
+
+
+def _blank() -> MicroBatch:
+    """Stands in where a data-parallel rank has no micro-batch: Megatron's schedules run at least one."""
+    zeros = torch.zeros((1, 1), dtype=torch.int64)
+    return MicroBatch(zeros, zeros, zeros.bool(), torch.zeros(1), torch.zeros(1, 1))
+
+
+def _to(batch: MicroBatch, device: torch.device) -> MicroBatch:
+    """The batch on `device`."""
+    if batch.tokens.device == device:
+        return batch
+    moved = {k: v.to(device, non_blocking=True) if isinstance(v, Tensor) else v for k, v in vars(batch).items()}
+    return MicroBatch(**moved)
+
+
+def _copy_out(model: torch.nn.Module) -> list[Tensor]:
+    """This rank's weights, copied to the CPU."""
+    return [param.detach().to("cpu", copy=True) for param in model.parameters()]
+
+
+@torch.no_grad()
+def _copy_in(model: torch.nn.Module, values: list[Tensor]) -> None:
+    for param, value in zip(model.parameters(), values, strict=True):
+        param.copy_(value)

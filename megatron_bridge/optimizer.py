@@ -1,0 +1,121 @@
+"""Megatron's distributed optimizer (AdamW), clipping, and the learning-rate schedule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from megatron.core.distributed import DistributedDataParallel
+from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
+
+from da3po_cli.config.schema import TrainConfig
+
+
+def build_optimizer(model: DistributedDataParallel, train: TrainConfig, dtype: torch.dtype) -> MegatronOptimizer:
+    """AdamW over float32 main parameters, sharded over the data-parallel ranks; no decay on biases and norms.
+
+    Call it when `model` holds its weights: the main parameters are copied from it.
+    """
+    optimizer = get_megatron_optimizer(
+        config=OptimizerConfig(
+            optimizer="adam",
+            lr=train.lr,
+            min_lr=train.lr,
+            weight_decay=train.weight_decay,
+            adam_beta1=train.adam_beta1,
+            adam_beta2=train.adam_beta2,
+            adam_eps=train.adam_eps,
+            clip_grad=train.grad_clip,
+            bf16=dtype is torch.bfloat16,
+            params_dtype=dtype,
+            use_distributed_optimizer=True,
+        ),
+        model_chunks=[model],
+        use_gloo_process_groups=False,
+    )
+    for part in optimizer.chained_optimizers:
+        if isinstance(part.optimizer, torch.optim.AdamW):  # not TransformerEngine's or Apex's FusedAdam
+            _guard(part)
+    return optimizer
+
+
+def step(optimizer: MegatronOptimizer) -> tuple[float, bool]:
+    """Clip and step on the reduced gradients.
+
+    Returns:
+        (global gradient norm before clipping, whether the step was skipped because that norm is not finite). A skipped
+        step leaves weights and optimizer state untouched, on every rank: the norm is the same everywhere.
+    """
+    optimizer.prepare_grads()
+    norm = float(optimizer.get_grad_norm())
+    if not math.isfinite(norm):
+        return norm, True
+    if optimizer.config.clip_grad > 0:
+        clip_grad_by_total_norm_fp32(optimizer.get_parameters(), optimizer.config.clip_grad, norm)
+    optimizer.step_with_ready_grads()
+    return norm, False
+
+
+class WarmupSchedule:
+    """Linear warm-up over rollout steps, then constant.
+
+    The updates of rollout step i (0-based) use lr * min(1, (i + 1) / warmup_steps): the first step already learns, and
+    the warmup_steps-th has the full rate. 0 warm-up steps is constant.
+    """
+
+    def __init__(self, optimizer: MegatronOptimizer, lr: float, warmup_steps: int) -> None:
+        self.optimizer, self.peak, self.warmup_steps, self.position = optimizer, lr, warmup_steps, 0
+        self._apply()
+
+    @property
+    def lr(self) -> float:
+        """The rate in use."""
+        return self.peak * min(1.0, (self.position + 1) / max(1, self.warmup_steps))
+
+    def advance(self) -> None:
+        """On to the next rollout step."""
+        self.seek(self.position + 1)
+
+    def seek(self, position: int) -> None:
+        """Go to rollout step `position`, as after loading a checkpoint."""
+        self.position = position
+        self._apply()
+
+    def _apply(self) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.lr
+
+
+def _guard(part: Any) -> None:
+    """Mend three faults of Megatron's DistributedOptimizer over torch.optim.AdamW (seen in 0.16.1 and 0.19.2).
+
+    1. Its state dict asserts before the first step, so a fresh optimizer can neither save nor load: give every
+       parameter zero state now.
+    2. Loading the fully_reshardable format looks up a per-parameter `step` that the format does not carry.
+    3. Loading gives ONE step tensor to all parameters; each then counts it up, and training goes on with a wrong
+       bias correction. Clone it per parameter.
+    """
+    for group in part.optimizer.param_groups:
+        for param in group["params"]:
+            state = part.optimizer.state[param]
+            state["step"] = torch.zeros((), dtype=torch.float32)
+            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(param), torch.zeros_like(param)
+
+    set_states: Callable[..., None] = part._set_main_param_and_optimizer_states
+    load_state: Callable[..., None] = part.load_state_dict
+
+    def set_states_with_step(model_param: Any, tensors: dict[str, Any]) -> None:
+        group, order = part.model_param_group_index_map[model_param]
+        main = part.optimizer.param_groups[group]["params"][order]
+        set_states(model_param, {"step": part.optimizer.state[main]["step"], **tensors})
+
+    def load_state_with_own_steps(state_dict: dict[str, Any]) -> None:
+        load_state(state_dict)
+        for state in part.optimizer.state.values():
+            state["step"] = state["step"].clone()
+
+    part._set_main_param_and_optimizer_states = set_states_with_step
+    part.load_state_dict = load_state_with_own_steps

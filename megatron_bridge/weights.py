@@ -1,0 +1,274 @@
+"""Weights between Hugging Face files and Megatron shards.
+
+Loading reads of every tensor only the slice that this rank needs. Export streams full tensors in Hugging Face's names
+and layout, one at a time, the same sequence on every rank: an all-gather over the tensor-parallel ranks of the stage
+that owns the tensor, then a broadcast over the pipeline.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn import Module, Parameter
+
+from da3po_cli.errors import UsageError
+from megatron_bridge.families import EMBEDDING, HEAD, HF_HEAD, Row
+from megatron_bridge.model import Arch
+from megatron_bridge.ops import merge, split, unshard
+from megatron_bridge.parallel import Parallel
+
+_IGNORED = (".rotary_emb.inv_freq",)  # buffers that old checkpoints carry; they follow from the config
+
+
+@dataclass(frozen=True)
+class Bound:
+    """One parameter of this rank, with its row and its layer number in the whole model."""
+
+    param: Parameter
+    row: Row
+    layer: int | None
+
+    @property
+    def hf(self) -> tuple[str, ...]:
+        return self.row.hf_names(self.layer)
+
+    @property
+    def axis(self) -> int | None:
+        """The axis cut by tensor parallelism; None is replicated."""
+        parallel = getattr(self.param, "tensor_model_parallel", False)
+        return int(self.param.partition_dim) if parallel else None  # type: ignore[attr-defined]
+
+    @property
+    def vocabulary(self) -> bool:
+        """Whether the rows are vocabulary entries, of which Megatron holds some more than there are."""
+        return self.row.megatron in (EMBEDDING, HEAD)
+
+
+def bind(stage: Module, arch: Arch, parallel: Parallel) -> list[Bound]:
+    """This rank's parameters, in model order, each with its row.
+
+    Raises:
+        KeyError: a parameter that the family's table does not know (a bug of the table).
+    """
+    per_stage = arch.layers // parallel.pipeline_size
+    bound = []
+    for name, param in stage.named_parameters():
+        while name.startswith("module."):  # DDP and Float16Module
+            name = name.removeprefix("module.")
+        row, layer = arch.family.row(name)
+        bound.append(Bound(param, row, None if layer is None else layer + parallel.pipeline_rank * per_stage))
+    return bound
+
+
+class HFFiles:
+    """The safetensors files of a Hugging Face directory, single or sharded, opened when first read.
+
+    Raises:
+        UsageError: there are none, or the index names a file that does not exist.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._stack = ExitStack()
+        self._open: dict[str, Any] = {}
+        index, single = directory / "model.safetensors.index.json", directory / "model.safetensors"
+        if index.is_file():
+            self.files: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+            absent = sorted({name for name in self.files.values() if not (directory / name).is_file()})
+            if absent:
+                raise UsageError(
+                    f"the index names {absent[0]}, which is not there", hint="download it again", where=str(index)
+                )
+        elif single.is_file():
+            self.files = dict.fromkeys(self._file(single.name).keys(), single.name)
+        else:
+            raise UsageError(
+                f"no model.safetensors or model.safetensors.index.json in {directory}",
+                hint="set model.path to a Hugging Face directory with safetensors weights",
+            )
+
+    def __enter__(self) -> HFFiles:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+    def _file(self, name: str) -> Any:
+        from safetensors import safe_open
+
+        if name not in self._open:
+            handle = safe_open(str(self.directory / name), framework="pt", device="cpu")
+            self._open[name] = self._stack.enter_context(handle)
+        return self._open[name]
+
+    def read(self, name: str, axis: int | None, rank: int, size: int, length: int | None = None) -> Tensor:
+        """Part `rank` of `size` along `axis` (the whole tensor for None).
+
+        Args:
+            length: rows per part, when it is not an even share: the last parts then come out short or empty.
+        """
+        view = self._file(self.files[name]).get_slice(name)
+        if axis is None:
+            return view[:]
+        total = view.get_shape()[axis]
+        length = length or total // size
+        cut = slice(min(rank * length, total), min((rank + 1) * length, total))
+        return view[cut] if axis == 0 else view[:, cut]
+
+
+def check_names(found: set[str], arch: Arch) -> None:
+    """The checkpoint has exactly the tensors of the architecture (a tied model may carry its head).
+
+    Raises:
+        UsageError: names tensors that are missing or unexpected.
+    """
+    wanted = {
+        name
+        for row in arch.family.rows
+        for layer in (range(arch.layers) if "*" in row.megatron else [None])
+        for name in row.hf_names(layer)
+    }
+    if arch.tied:
+        wanted.discard(HF_HEAD)
+    missing = sorted(wanted - found)
+    surplus = sorted(
+        name for name in found - wanted if not name.endswith(_IGNORED) and not (arch.tied and name == HF_HEAD)
+    )
+    for kind, names in (("lacks", missing), ("has unexpected", surplus)):
+        if names:
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            raise UsageError(
+                f"the checkpoint {kind} {', '.join(names[:3])}{more}",
+                hint="check that config.json belongs to these weights (architecture, layers, tie_word_embeddings)",
+                where=str(arch.path),
+            )
+
+
+@torch.no_grad()
+def load_hf(stage: Module, arch: Arch, parallel: Parallel) -> None:
+    """Fill this rank's parameters from the Hugging Face directory of `arch`, in the parameters' own dtype.
+
+    Raises:
+        UsageError: a tensor is missing, unexpected, or has another shape than the config says.
+    """
+    with HFFiles(arch.path) as files:
+        check_names(set(files.files), arch)
+        for bound in bind(stage, arch, parallel):
+            names = bound.hf
+            if arch.tied and bound.row.megatron == HEAD:  # the last pipeline stage's copy of the embedding
+                names = arch.family.row(EMBEDDING)[0].hf
+            rows = bound.param.shape[0] if bound.vocabulary else None
+            parts = [files.read(name, bound.axis, parallel.tensor_rank, parallel.tensor_size, rows) for name in names]
+            value = merge(bound.row.op, parts, arch.head_dim)
+            target = bound.param
+            if bound.vocabulary:
+                _check_rows(files, names[0], arch)
+                target[value.shape[0] :].zero_()  # padding
+                target = target[: value.shape[0]]
+            if value.shape != target.shape:
+                raise UsageError(
+                    f"{' + '.join(names)} gives shape {list(value.shape)}, the config says {list(target.shape)}",
+                    hint="check that config.json belongs to these weights",
+                    where=str(arch.path),
+                )
+            target.copy_(value)
+
+
+def _check_rows(files: HFFiles, name: str, arch: Arch) -> None:
+    rows = files._file(files.files[name]).get_slice(name).get_shape()[0]
+    if rows != arch.vocab:
+        raise UsageError(
+            f"{name} has {rows} rows, config.json says vocab_size={arch.vocab}",
+            hint="check that config.json belongs to these weights",
+            where=str(arch.path),
+        )
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """What every rank of a pipeline knows of one parameter: its owner and the full Hugging Face tensors it gives."""
+
+    stage: int
+    index: int  # among the owner's bound parameters
+    tensors: tuple[tuple[str, tuple[int, ...]], ...]  # (name, full shape)
+
+
+class Exporter:
+    """Streams the weights of a sharded model. Making one is collective over the pipeline."""
+
+    def __init__(self, stage: Module, arch: Arch, parallel: Parallel) -> None:
+        self.arch, self.parallel = arch, parallel
+        self.bound = bind(stage, arch, parallel)
+        mine = [
+            _Piece(parallel.pipeline_rank, index, tuple(zip(bound.hf, self._full_shapes(bound), strict=True)))
+            for index, bound in enumerate(self.bound)
+            if not (arch.tied and bound.row.megatron == HEAD)
+        ]
+        self.plan = mine
+        if parallel.pipeline_size > 1:
+            stages: list[list[_Piece]] = [[]] * parallel.pipeline_size
+            dist.all_gather_object(stages, mine, group=parallel.pipeline_group)
+            self.plan = [piece for pieces in stages for piece in pieces]
+
+    def _parts(self, bound: Bound, tensor: Tensor) -> list[Tensor]:
+        return split(bound.row.op, tensor, self.arch.head_dim, self.arch.heads // self.arch.groups)
+
+    def _full_shapes(self, bound: Bound) -> list[tuple[int, ...]]:
+        shapes = []
+        for part in self._parts(bound, bound.param.detach()):
+            shape = list(part.shape)
+            if bound.axis is not None:
+                shape[bound.axis] *= self.parallel.tensor_size
+            if bound.vocabulary:
+                shape[0] = self.arch.vocab
+            shapes.append(tuple(shape))
+        return shapes
+
+    @torch.no_grad()
+    def tensors(
+        self, include_tied_head: bool = True, values: Callable[[Parameter], Tensor] = Parameter.detach
+    ) -> Iterator[tuple[str, Tensor]]:
+        """(Hugging Face name, full tensor) for every weight, on every rank; all ranks must consume it in step.
+
+        Tensors are on the rank's device in the model's dtype. They may be views of the live weights: use or copy them
+        before the next one is drawn.
+
+        Args:
+            include_tied_head: yield `lm_head.weight` of a tied model too (the same tensor as the embedding). Inference
+                engines that keep their own copy of the head need it; a Hugging Face checkpoint must not have it.
+            values: what to stream of a parameter, a tensor of its shape; the weights by default.
+        """
+        sample = values(self.bound[0].param)
+        for piece in self.plan:
+            mine = piece.stage == self.parallel.pipeline_rank
+            bound = self.bound[piece.index] if mine else None
+            parts = self._parts(bound, values(bound.param)) if bound else []
+            for position, (name, shape) in enumerate(piece.tensors):
+                if bound:
+                    full = self._gather(parts[position], bound.axis)[: shape[0]]
+                else:
+                    full = sample.new_empty(shape)
+                if self.parallel.pipeline_size > 1:
+                    full = full.contiguous()
+                    source = self.parallel.pipeline_ranks[piece.stage]
+                    dist.broadcast(full, src=source, group=self.parallel.pipeline_group)
+                yield name, full
+                if include_tied_head and self.arch.tied and name == self.arch.family.row(EMBEDDING)[0].hf[0]:
+                    yield HF_HEAD, full
+
+    def _gather(self, part: Tensor, axis: int | None) -> Tensor:
+        """The full tensor from the parts of all tensor-parallel ranks."""
+        if axis is None or self.parallel.tensor_size == 1:
+            return part
+        part = part.contiguous()
+        parts = [torch.empty_like(part) for _ in range(self.parallel.tensor_size)]
+        dist.all_gather(parts, part, group=self.parallel.tensor_group)
+        return unshard(parts, axis, stride=1)

@@ -1,0 +1,97 @@
+"""Streams, modes, colour; and the optional value of --resume."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from da3po_cli.errors import ConfigErrors, EnvironmentProblem, UsageError
+from da3po_cli.main import normalise
+from da3po_cli.output import Out, error_lines, print_error, wants_colour
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_data_and_talk_do_not_mix(capsys: pytest.CaptureFixture[str]) -> None:
+    out = Out("plain")
+    out.say("talk")
+    out.data("data")
+    out.event("step", value=1)
+    assert capsys.readouterr() == ("data\n", "talk\n")
+
+
+def test_json_puts_events_on_stdout_only(capsys: pytest.CaptureFixture[str]) -> None:
+    out = Out("json")
+    out.data("data")
+    out.event("step", value=1)
+    stdout, _ = capsys.readouterr()
+    assert json.loads(stdout) == {"event": "step", "value": 1}
+
+
+def test_quiet_keeps_data_and_warnings(capsys: pytest.CaptureFixture[str]) -> None:
+    out = Out("quiet")
+    out.say("talk")
+    out.warn("careful")
+    out.table([("a", 1), ("long", "x")])
+    assert capsys.readouterr() == ("a     1\nlong  x\n", "warning: careful\n")
+
+
+def test_other_ranks_are_silent(capsys: pytest.CaptureFixture[str]) -> None:
+    for mode in ("plain", "json", "quiet"):
+        out = Out(mode, rank=1)  # type: ignore[arg-type]
+        out.say("x")
+        out.warn("x")
+        out.data("x")
+        out.event("x")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    assert wants_colour(Terminal())
+    assert not wants_colour(io.StringIO())
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert wants_colour(io.StringIO())
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not wants_colour(Terminal())
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "dumb")
+    assert not wants_colour(Terminal())
+
+
+def test_errors_have_two_to_four_lines() -> None:
+    error = UsageError("what", where="place", hint="do this")
+    assert error_lines(error) == ["error: what", "  at: place", "  fix: do this"]
+    assert error_lines(ConfigErrors([error, UsageError("other")])) == [*error_lines(error), "error: other"]
+
+
+def test_an_error_as_json_and_on_another_rank(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("NO_COLOR", "1")
+    print_error(EnvironmentProblem("no device", hint="get one"), as_json=True)
+    stdout, stderr = capsys.readouterr()
+    assert json.loads(stdout)["error"]["kind"] == "environment"
+    assert stderr == "rank 3: error: no device\nrank 3:   fix: get one\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (["--resume"], ["--resume=latest"]),
+        (["--resume", "--name", "x"], ["--resume=latest", "--name", "x"]),
+        (["--resume", "train.lr=1"], ["--resume=latest", "train.lr=1"]),
+        (["--resume", "latest"], ["--resume", "latest"]),
+        (["--resume", "20"], ["--resume", "20"]),
+        (["--resume=20", "a=b"], ["--resume=20", "a=b"]),
+    ],
+)
+def test_resume_may_stand_alone(given: list[str], meant: list[str]) -> None:
+    assert normalise(given) == meant

@@ -1,0 +1,232 @@
+"""Every cross check: one wrong value, one problem, with its key and a fix that helps."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from da3po_cli.config.checks import check
+from da3po_cli.config.load import load_config
+from da3po_cli.config.models import SUPPORTED_ARCHITECTURES, is_hub_id, model_directory, model_facts
+from da3po_cli.config.plan import CPU_RANKS, layout, updates_per_step
+from da3po_cli.config.schema import Config
+from da3po_cli.errors import UsageError
+
+MODEL = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "num_hidden_layers": 6,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "intermediate_size": 96,
+    "max_position_embeddings": 256,
+}
+
+BASE = (
+    "data.train=arith",
+    "data.validation=arith",
+    "data.reward=arith",
+    "data.max_prompt_tokens=64",
+    "rollout.prompts=32",
+    "rollout.group_size=8",
+    "rollout.max_tokens=96",
+    "train.mini_batch_prompts=16",
+    "parallel.data=1",
+)
+
+
+def write_model(directory: Path, **changes: object) -> Path:
+    directory.mkdir(exist_ok=True)
+    (directory / "config.json").write_text(json.dumps(MODEL | changes))
+    return directory
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write_model(tmp_path / "model")
+
+
+def configured(model: Path | str, *overrides: str) -> Config:
+    return load_config([], [f"model.path={model}", *BASE, *overrides], None, {}).config
+
+
+def test_the_base_has_no_problem(model: Path) -> None:
+    assert check(configured(model)) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key", "words"),
+    [
+        (["rollout.group_size=1"], "rollout.group_size", "a group of one"),
+        (["train.mini_batch_prompts=12"], "train.mini_batch_prompts", "32 is not a multiple of"),
+        (["train.mini_batch_prompts=64"], "train.mini_batch_prompts", "32 is not a multiple of"),
+        (["rollout.temperature=0"], "rollout.temperature", "no log-probs"),
+        (["rollout.gpu_memory=1.5"], "rollout.gpu_memory", "share"),
+        (["rollout.max_logprob_gap=0"], "rollout.max_logprob_gap", "stop every run"),
+        (["lambda=0"], "algo.daa_lambda", "lambda=0.0"),
+        (["lambda=-1"], "algo.daa_lambda", "lambda=-1.0"),
+        (["algo.daa_tau=0"], "algo.daa_tau", "(0, 1]"),
+        (["algo.daa_tau=1.1"], "algo.daa_tau", "(0, 1]"),
+        (["algo.clip_low=1"], "algo.clip_low", "1 - clip_low"),
+        (["algo.clip_high=0"], "algo.clip_high", "above 0"),
+        (["algo.dual_clip=1"], "algo.dual_clip", "above 1"),
+        (["algo.kl_coef=-0.1"], "algo.kl_coef", "initial policy"),
+        (["algo.std_ddof=2"], "algo.std_ddof", "0 or 1"),
+        (["algo.std_power=-1"], "algo.std_power", "negative"),
+        (["algo.tis_cap=0"], "algo.tis_cap", "above 0"),
+        (["algo.max_rounds=0"], "algo.max_rounds", "at least 1"),
+        (["algo.dynamic_sampling=false", "algo.carry_surplus=true"], "algo.carry_surplus", "no surplus"),
+        (["algo.overlong_cache=96"], "algo.overlong_cache", "not below rollout.max_tokens=96"),
+        (["algo.overlong_cache=-1"], "algo.overlong_cache", "negative"),
+        (["algo.overlong_factor=-1"], "algo.overlong_factor", "rewards length"),
+        (["train.lr=0"], "train.lr", "above 0"),
+        (["train.grad_clip=0"], "train.grad_clip", "above 0"),
+        (["train.adam_beta2=1"], "train.adam_beta2", "[0, 1)"),
+        (["train.warmup_steps=-1"], "train.warmup_steps", "negative"),
+        (["validation.every=-1"], "validation.every", "negative"),
+        (["validation.top_p=0"], "validation.top_p", "(0, 1]"),
+        (["validation.samples=0"], "validation.samples", "at least 1"),
+        (["checkpoint.keep=0"], "checkpoint.keep", "at least 1"),
+        (["run.steps=0"], "run.steps", "at least 1"),
+        (["run.name=latest"], "run.name", "cannot name a run"),
+        (["run.name=a/b"], "run.name", "cannot name a run"),
+        (["parallel.tensor=0"], "parallel.tensor", "at least 1"),
+        (["parallel.tensor=3", "rollout.tensor=3"], "parallel.tensor", "8 attention heads or 4 key-value heads"),
+        (["parallel.tensor=8"], "parallel.tensor", "4 key-value heads"),
+        (["parallel.data=8", "rollout.tensor=8"], "rollout.tensor", "4 key-value heads"),
+        (["parallel.pipeline=4"], "parallel.pipeline", "6 layers"),
+        (["rollout.tensor=2"], "rollout.tensor", "does not divide the 1 ranks"),
+        (["parallel.data=3"], "train.mini_batch_prompts", "16 x 8 = 128 responses"),
+        (["rollout.max_tokens=200"], "rollout.max_tokens", "64 + rollout.max_tokens=200 is above the model's 256"),
+        (["data.max_prompt_tokens=400"], "rollout.max_tokens", "above the model's 256"),
+        (["data.train=''"], "data.train", "is not set"),
+        (["data.train=missing.jsonl", "data.reward=math"], "data.train", "data file not found"),
+        (["data.validation=missing.parquet"], "data.validation", "data file not found"),
+        (["data.train=notes.txt", "data.reward=math"], "data.train", "no file and no hub data set"),
+        (["data.train=org/name"], "data.reward", "the built-in arithmetic task"),
+    ],
+)
+def test_one_wrong_value_is_one_problem(model: Path, overrides: list[str], key: str, words: str) -> None:
+    found = [problem for problem in check(configured(model, *overrides)) if problem.where == key]
+    (problem,) = found
+    assert words in problem.message
+    assert problem.hint
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["train.mini_batch_prompts=12"],
+        ["train.mini_batch_prompts=12", "rollout.prompts=30"],
+        ["rollout.max_tokens=200"],
+        ["algo.overlong_cache=100"],
+        ["parallel.pipeline=4"],
+        ["parallel.tensor=8"],
+        ["rollout.tensor=2"],
+        ["parallel.data=8", "rollout.tensor=8"],
+    ],
+)
+def test_the_first_fix_of_a_hint_removes_the_problem(model: Path, overrides: list[str]) -> None:
+    """Hints are commands: `key=value` or `key= one of value, ...` is applied as it stands."""
+    (problem,) = check(configured(model, *overrides))
+    fix = re.match(r"([\w.]+)= ?(?:one of )?(\d+)", problem.hint or "")
+    assert fix, problem.hint
+    assert check(configured(model, *overrides, f"{fix[1]}={fix[2]}")) == []
+
+
+def test_a_data_file_of_another_kind_is_refused(model: Path, tmp_path: Path) -> None:
+    notes = tmp_path / "notes.txt"
+    notes.touch()
+    (problem,) = check(configured(model, f"data.train={notes}", "data.reward=math"))
+    assert ".parquet" in problem.message
+    rows = tmp_path / "rows.jsonl"
+    rows.touch()
+    assert check(configured(model, f"data.train={rows}", "data.reward=math")) == []
+    assert check(configured(model, "data.train=org/name", "data.reward=math")) == []
+
+
+def test_all_problems_are_listed(tmp_path: Path) -> None:
+    config = configured(tmp_path / "nowhere", "rollout.group_size=1", "lambda=0", "train.lr=0", "rollout.tensor=2")
+    assert [problem.where for problem in check(config)] == [
+        "rollout.group_size",
+        "algo.daa_lambda",
+        "train.lr",
+        "model.path",
+        "rollout.tensor",
+    ]
+
+
+def test_layout_against_devices_and_launchers(model: Path) -> None:
+    left_open = "parallel.data=null"
+    config = configured(model, left_open)
+    assert layout(config).world == min(CPU_RANKS, len(os.sched_getaffinity(0)))
+    assert layout(config, devices=8).data == 8
+    assert layout(configured(model, left_open, "parallel.tensor=2", "parallel.pipeline=2")).data == 1
+    assert layout(configured(model, left_open, "parallel.tensor=2", "parallel.pipeline=2"), devices=8).data == 2
+    assert layout(configured(model, left_open, "parallel.tensor=2"), world=4).data == 2
+    assert check(config, devices=8) == []
+    (problem,) = check(configured(model, "parallel.data=4"), devices=2)
+    assert "4 ranks, but 2 CUDA device(s)" in problem.message
+    (problem,) = check(configured(model, "parallel.tensor=4"), devices=2)
+    assert "4 ranks, but 2 CUDA device(s)" in problem.message
+    (problem,) = check(configured(model, "parallel.data=2"), world=4)
+    assert "the launcher started 4" in problem.message
+    assert problem.hint == "parallel.data=4"
+    assert check(configured(model, "parallel.data=4"), devices=0) == []  # ranks may outnumber the cores of a CPU
+
+
+def test_updates_per_step() -> None:
+    config = Config()
+    assert updates_per_step(config) == 16  # DAPO: 512 prompts in mini batches of 32
+    assert updates_per_step(replace(config, train=replace(config.train, epochs=2))) == 32
+
+
+def test_models(model: Path, tmp_path: Path) -> None:
+    facts = model_facts(str(model))
+    assert facts is not None
+    assert (facts.layers, facts.heads, facts.kv_heads) == (6, 8, 4)
+    without_groups = write_model(tmp_path / "mha", num_key_value_heads=None)
+    found = model_facts(str(without_groups))
+    assert found is not None
+    assert found.kv_heads == 8
+    for architecture in SUPPORTED_ARCHITECTURES:
+        assert model_facts(str(write_model(tmp_path / "any", architectures=[architecture])))
+
+
+@pytest.mark.parametrize(
+    ("prepare", "words"),
+    [
+        (lambda d: write_model(d, architectures=["GPT2LMHeadModel"]), "unsupported architecture GPT2LMHeadModel"),
+        (lambda d: write_model(d, architectures=None), "unsupported architecture (none)"),
+        (lambda d: d.mkdir(), "no config.json"),
+        (lambda d: (d.mkdir(), (d / "config.json").write_text("{")), "cannot read"),
+        (lambda d: (d.mkdir(), (d / "config.json").write_text("[]")), "no JSON object"),
+        (lambda d: None, "model directory not found"),
+    ],
+)
+def test_wrong_models_are_named(tmp_path: Path, prepare: object, words: str) -> None:
+    prepare(tmp_path / "wrong")  # type: ignore[operator]
+    with pytest.raises(UsageError, match=re.escape(words)) as caught:
+        model_facts(str(tmp_path / "wrong"))
+    assert caught.value.hint
+
+
+def test_hub_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert is_hub_id("Qwen/Qwen3-4B-Base")
+    assert not is_hub_id("./Qwen/Qwen3")
+    assert not is_hub_id("a/b/c")
+    assert model_directory("Qwen/Qwen3-4B-Base", {"HF_HOME": str(tmp_path)}) is None
+    snapshot = tmp_path / "hub/models--Qwen--Qwen3-4B-Base/snapshots/abc"
+    snapshot.mkdir(parents=True)
+    write_model(snapshot)
+    refs = snapshot.parent.parent / "refs"
+    refs.mkdir()
+    (refs / "main").write_text("abc")
+    assert model_directory("Qwen/Qwen3-4B-Base", {"HF_HOME": str(tmp_path)}) == snapshot
+    Path("Qwen/Qwen3-4B-Base").mkdir(parents=True)
+    assert model_directory("Qwen/Qwen3-4B-Base", {}) == Path("Qwen/Qwen3-4B-Base")

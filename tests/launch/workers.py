@@ -1,0 +1,78 @@
+"""Workers that `launch` starts in the tests: what a rank may do, without a model."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from da3po_cli.config.schema import Config
+from da3po_cli.errors import DivergedError
+from da3po_cli.runtime.launch import WorkerOptions
+
+
+def _group() -> None:
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+
+
+def report(config: Config, run_dir: Path, options: WorkerOptions) -> None:
+    """Every rank adds its number over gloo and writes what it sees."""
+    import torch
+    import torch.distributed as dist
+
+    _group()
+    total = torch.tensor([dist.get_rank() + 1.0])
+    dist.all_reduce(total)
+    sys.stdout.write(f"talk of rank {dist.get_rank()}\n")
+    seen = {
+        "sum": total.item(),
+        "threads": os.environ["OMP_NUM_THREADS"],
+        "seed": config.run.seed,
+        "attempt": options.attempt,
+        "pid": os.getpid(),
+        "local_rank": os.environ["LOCAL_RANK"],
+    }
+    (run_dir / f"seen_{dist.get_rank()}.json").write_text(json.dumps(seen))
+    dist.destroy_process_group()
+
+
+def diverge_on_rank_1(config: Config, run_dir: Path, options: WorkerOptions) -> None:
+    """Rank 1 fails; rank 0 waits for it in a collective, as in a real run."""
+    import torch
+    import torch.distributed as dist
+
+    _group()
+    if dist.get_rank() == 1:
+        raise DivergedError("loss is nan at step 3", hint="train.lr=1e-6", where="step 3")
+    dist.all_reduce(torch.ones(1))
+
+
+def killed_on_rank_1(config: Config, run_dir: Path, options: WorkerOptions) -> None:
+    import torch
+    import torch.distributed as dist
+
+    _group()
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), 9)
+    dist.all_reduce(torch.ones(1))
+
+
+def wait(config: Config, run_dir: Path, options: WorkerOptions) -> None:
+    """Rank 0 sleeps in Python, the others wait for it inside gloo, where no Python handler can run."""
+    import torch
+    import torch.distributed as dist
+
+    (run_dir / f"pid_{os.environ['RANK']}").write_text(str(os.getpid()))
+    _group()
+    if dist.get_rank() == 0:
+        (run_dir / "ready").touch()
+        try:
+            time.sleep(120)
+        finally:
+            (run_dir / "unwound").touch()
+            sys.stderr.flush()
+    dist.all_reduce(torch.ones(1))

@@ -1,0 +1,188 @@
+"""What the ranks of a spawned world do: `torchrun engines.py JOB MODELS RESULTS`. Rank 0 saves what the tests look at."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from da3po_cli.algos.types import MicroBatch, Prompt
+from da3po_cli.config.schema import RolloutConfig, TrainConfig
+from da3po_cli.errors import Da3poError
+from da3po_cli.runtime import Sampling
+from da3po_cli.runtime.rollout import VllmGenerator
+from megatron_bridge.parallel import Parallel, initialize
+from megatron_bridge.sync import VllmSync
+
+EOS, MAX_TOKENS, MAX_PROMPT = 2, 24, 16
+PROMPTS = [
+    Prompt(uid=f"p{i}", token_ids=(1, *(3 + (5 * i + 3 * j) % 17 for j in range(4 + i % 5))), text="", answer="",
+           source="test", index=i)
+    for i in range(6)
+]  # fmt: skip
+PROBE = [list(prompt.token_ids) for prompt in PROMPTS]
+
+
+class Plain:
+    """A weight source that is a transformers model on one rank: an independent trainer."""
+
+    def __init__(self, directory: Path, temperature: float = 1.0) -> None:
+        from transformers import AutoModelForCausalLM
+
+        self.model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+        self.temperature = temperature
+
+    def iter_hf_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        yield from self.model.named_parameters()
+        if self.model.config.tie_word_embeddings:
+            yield "lm_head.weight", self.model.lm_head.weight
+
+    def logprobs(self, batches: Sequence[MicroBatch]) -> list[torch.Tensor]:
+        out = []
+        for batch in batches:
+            with torch.no_grad():
+                table = (self.model(batch.tokens).logits / self.temperature).log_softmax(-1)
+            out.append(torch.where(batch.mask, table.gather(-1, batch.targets[..., None])[..., 0], 0.0))
+        return out
+
+
+def engine(directory: Path, comm: Parallel, **rollout: Any) -> VllmGenerator:
+    return VllmGenerator(
+        directory,
+        rollout=RolloutConfig(**{"max_tokens": MAX_TOKENS, "max_sequences": 16, **rollout}),
+        dtype="float32",
+        seed=0,
+        max_prompt_tokens=MAX_PROMPT,
+        stop_token_ids=[EOS],
+        comm=comm,
+    )
+
+
+def raised(call: Any) -> tuple[str, str, str | None]:
+    """(class, message, hint) of the error that `call` must raise."""
+    try:
+        call()
+    except Da3poError as error:
+        return type(error).__name__, error.message, error.hint
+    raise AssertionError("no error")
+
+
+def scale(parameters: Any, seed: int) -> None:
+    """Change every weight by a few percent."""
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for param in parameters:
+            param.mul_(1 + 0.1 * torch.rand(()))
+
+
+def one_rank(comm: Parallel, models: Path) -> dict[str, Any]:
+    threads, environment, state = torch.get_num_threads(), dict(os.environ), torch.get_rng_state()
+    generator = engine(models / "qwen3", comm)
+    out: dict[str, Any] = {}
+    rank_variables = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "LD_PRELOAD", "OMP_NUM_THREADS")
+    kept = {name: os.environ.get(name) for name in rank_variables}
+    out["environment"] = (kept, {name: environment.get(name) for name in rank_variables})
+    torch.set_num_threads(threads)
+
+    plain = Plain(models / "qwen3")
+    sync = VllmSync(plain, generator, PROBE, max_gap=1e-4)
+    out["reports"] = [sync.push()]
+    out["groups"] = generator.generate(PROMPTS, Sampling(n=8, max_tokens=MAX_TOKENS, seed=5))
+    out["again"] = generator.generate(PROMPTS, Sampling(n=8, max_tokens=MAX_TOKENS, seed=5))
+    out["alone"] = generator.generate(PROMPTS[4:5], Sampling(n=8, max_tokens=MAX_TOKENS, seed=5))
+    out["seed 6"] = generator.generate(PROMPTS, Sampling(n=8, max_tokens=MAX_TOKENS, seed=6))
+    steps: list[tuple[int, int]] = []
+    out["cool"] = generator.generate(
+        PROMPTS, Sampling(n=8, max_tokens=MAX_TOKENS, temperature=0.7), progress=lambda *step: steps.append(step)
+    )
+    out["progress"] = steps
+    out["first tokens"] = generator.generate(PROMPTS[:1], Sampling(n=2048, max_tokens=1, temperature=0.7))
+    out["greedy"] = generator.generate(PROMPTS, Sampling(n=1, max_tokens=MAX_TOKENS, temperature=0.0))
+    sequences = [list(group.prompt.token_ids) + group.responses[0].token_ids for group in out["groups"]]
+    out["scores"] = {t: generator.score(sequences, t) for t in (1.0, 0.7)}
+    out["random state"] = (state, torch.get_rng_state())
+
+    long = Prompt("long", tuple(range(3, 3 + MAX_PROMPT + 1)), "", "", "", 0)
+    out["errors"] = {
+        "prompt": raised(lambda: generator.generate([long], Sampling(n=1, max_tokens=4))),
+        "response": raised(lambda: generator.generate(PROMPTS, Sampling(n=1, max_tokens=MAX_TOKENS + 1))),
+        "engines": raised(lambda: engine(models / "qwen3", comm, tensor=3)),
+        "context": raised(lambda: engine(models / "qwen3", comm, max_tokens=4096)),
+        "probe": raised(lambda: VllmSync(plain, generator, [[1]], max_gap=1.0)),
+        # a trainer whose weights are not those it sends
+        "gap": raised(VllmSync(_Liar(models / "qwen3"), generator, PROBE, max_gap=0.05).push),
+    }
+    scale(plain.model.parameters(), seed=1)
+    plain.temperature = 0.7
+    out["reports"].append(sync.push())
+    out["changed"] = generator.generate(PROMPTS, Sampling(n=8, max_tokens=MAX_TOKENS, temperature=0.7, seed=5))
+    out["changed weights"] = plain.model.state_dict()
+    with torch.no_grad():
+        plain.model.model.norm.weight.fill_(float("nan"))
+    out["errors"]["nan"] = raised(sync.push)
+    out["nan"] = generator.generate(PROMPTS[:1], Sampling(n=2, max_tokens=4))
+    for name in ("qwen3-tied", "qwen2-tied", "llama"):
+        other = Plain(models / name, temperature=0.7 if name == "llama" else 1.0)
+        target = VllmSync(other, engine(models / name, comm), PROBE, max_gap=1e-4)
+        before = target.push()
+        scale(other.model.parameters(), seed=2)
+        out[name] = [before, target.push(), sum(param.nbytes for param in other.model.parameters())]
+    return out
+
+
+class _Liar(Plain):
+    """Sends weights that it does not use."""
+
+    def iter_hf_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, tensor in super().iter_hf_weights():
+            yield name, tensor * 1.5 if "o_proj" in name else tensor
+
+
+def two_ranks(models: Path, training: int, rollout: int) -> dict[str, Any]:
+    """A Megatron policy with tensor-parallel size `training`, engines of size `rollout`."""
+    from megatron_bridge import build_policy
+
+    comm = initialize(training, 1, seed=1)
+    out: dict[str, Any] = {}
+    for name in ("qwen3", "qwen3-tied"):
+        policy = build_policy(
+            models / name, dtype="float32", parallel=comm, train=TrainConfig(), temperature=1.0, seed=1
+        )
+        generator = engine(models / name, comm, tensor=rollout)
+        sync = VllmSync(policy, generator, PROBE, max_gap=1e-4)
+        reports = [sync.push()]
+        groups = generator.generate(PROMPTS, Sampling(n=8, max_tokens=MAX_TOKENS, seed=5))
+        odd = generator.generate(PROMPTS[:1], Sampling(n=1, max_tokens=MAX_TOKENS, seed=5))
+        scale(policy.model.parameters(), seed=1)
+        reports.append(sync.push())
+        changed = generator.generate(PROMPTS, Sampling(n=8, max_tokens=MAX_TOKENS, seed=5))
+        weights = {key: tensor.clone() for key, tensor in policy.iter_hf_weights()}
+        seen = comm.gather([reports, groups, odd, changed])
+        assert all(one == seen[0] for one in seen), f"{name}: ranks differ"
+        out[name] = dict(reports=reports, groups=groups, odd=odd, changed=changed, weights=weights)
+    return out
+
+
+def main() -> None:
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    job, models, results = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+    if job == "one":
+        out = one_rank(initialize(1, 1, seed=1), models)
+    else:
+        out = two_ranks(models, *(int(size) for size in job.split("x")))
+    if dist.get_rank() == 0:
+        torch.save(out, results)
+    dist.barrier()
+    sys.stdout.flush()
+    os._exit(0)  # vLLM's and torch's destructors run in an order that can end in an abort
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""`da3po train` as a user types it: real Megatron-Core, real vLLM, the shipped demo model, one rank and several."""
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForCausalLM
+
+from da3po_cli.runs.metrics import read_metrics
+from da3po_cli.runtime.clock import PHASES
+
+pytestmark = pytest.mark.slow
+
+SMALL = [
+    "--config=demo",
+    "--steps=2",
+    "rollout.prompts=8",
+    "rollout.group_size=4",
+    "train.mini_batch_prompts=4",
+    "validation.prompts=8",
+    "validation.samples=2",
+    "validation.every=2",
+    "checkpoint.every=1",
+]
+ONE_RANK = ["parallel.data=1"]
+
+
+def da3po(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command with its runs below `root`."""
+    env = {**os.environ, "DA3PO_RUNS": str(root), "OMP_NUM_THREADS": "1"}
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        env.pop(name, None)
+    done = subprocess.run(
+        [sys.executable, "-m", "da3po_cli", *arguments], env=env, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def metrics(run: Path) -> list[dict]:
+    """The records of a run without what depends on the machine's speed."""
+    records = read_metrics(run / "metrics.jsonl")
+    return [
+        {
+            name: value
+            for name, value in record.items()
+            if not name.startswith("timing/") and not name.endswith(("_per_s", "/seconds"))
+        }
+        for record in records
+    ]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """Three runs of one rank: DA3PO at lambda 1, the same again, and DAPO; two at a time."""
+    root = tmp_path_factory.mktemp("runs")
+    commands = [
+        ["train", *SMALL, *ONE_RANK, "--algo=da3po", "--lambda=1.0", "--name=first"],
+        ["train", *SMALL, *ONE_RANK, "--algo=da3po", "--lambda=1.0", "--name=again"],
+        ["train", *SMALL, *ONE_RANK, "--algo=dapo", "--name=dapo", "--json"],
+    ]
+    with ThreadPoolExecutor(2) as pool:
+        for name, done in zip(
+            ("first", "again", "dapo"), pool.map(lambda args: da3po(root, *args), commands), strict=True
+        ):
+            (root / f"{name}.out").write_text(done.stdout)
+            (root / f"{name}.err").write_text(done.stderr)
+    return root
+
+
+def test_the_same_command_twice_gives_identical_metrics(root):
+    assert metrics(root / "first") == metrics(root / "again")
+
+
+def test_lambda_1_is_dapo_bit_for_bit(root):
+    assert metrics(root / "first") == metrics(root / "dapo")
+
+
+def test_a_run_directory_holds_what_it_should(root):
+    run = root / "first"
+    assert [record["step"] for record in read_metrics(run / "metrics.jsonl")] == [0, 1, 2]
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step_1", "step_2"]
+    assert any((run / "tensorboard").iterdir())
+    assert json.loads((run / "run.json").read_text())["status"] == "finished"
+    groups = [json.loads(line) for line in (run / "rollouts" / "step_1.jsonl").read_text().splitlines()]
+    kept = [group for group in groups if group["drop_reason"] is None]
+    assert len(kept) == 8
+    for group in kept:
+        assert 0 < group["correct"] < 4
+        assert len(group["responses"]) == 4
+        assert sum(response["advantage"] for response in group["responses"]) == pytest.approx(0, abs=1e-6)
+    assert all(group["drop_reason"] for group in groups if group["correct"] in (0, 4))
+
+
+def test_metrics_of_a_step(root):
+    before, first, last = read_metrics(root / "first" / "metrics.jsonl")
+    assert 0 < before["val/arith/avg@2"] < 1
+    assert "val/arith/avg@2" in last and "val/arith/avg@2" not in first
+    for record in (first, last):
+        assert record["sync/logprob_gap"] <= 1e-4, "trainer and engine compute the same in float32"
+        assert record["sample/kept"] == 8
+        assert record["train/updates"] == 2
+        assert record["train/rollout_kl"] < 1e-6
+        assert sum(record[f"timing/{phase}"] for phase in PHASES) == pytest.approx(record["timing/step"], rel=0.02)
+
+
+def test_plain_output_is_one_line_per_step_on_stderr(root):
+    assert (root / "first.out").read_text() == ""
+    lines = (root / "first.err").read_text().splitlines()
+    assert sum(line.startswith("step ") for line in lines) == 2
+    assert any(line.startswith("next: da3po eval") for line in lines)
+    assert any(line.startswith("next: da3po export") for line in lines)
+
+
+def test_json_output_is_events_on_stdout(root):
+    events = [json.loads(line) for line in (root / "dapo.out").read_text().splitlines()]
+    assert [event["event"] for event in events] == ["launch", "step", "step", "step", "done"]
+    assert [event["step"] for event in events[1:4]] == [0, 1, 2]
+
+
+def test_resume_goes_on_exactly(root):
+    """One step, then one more after a resume, equal two steps in a row (the schedule, the data and the optimizer too)."""
+    da3po(root, "train", *SMALL, *ONE_RANK, "--algo=dapo", "--name=halves", "--steps=1", "validation.every=0")
+    da3po(root, "train", "--resume", "--name=halves", "--steps=2")
+    whole, halves = metrics(root / "dapo")[2], metrics(root / "halves")[-1]
+    assert halves["step"] == 2
+    assert halves == {name: value for name, value in whole.items() if not name.startswith("val/")}
+
+
+LAYOUTS = {
+    "tensor 2 x pipeline 2": ["parallel.tensor=2", "parallel.pipeline=2"],
+    "data 2": ["parallel.data=2"],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_replayed_rollouts_give_the_same_step_on_any_layout(root, layout):
+    """Step 1 of every layout against one rank, from the same rollouts: loss, gradient norm and log-probs to 1e-4."""
+    da3po(
+        root,
+        "train",
+        *SMALL,
+        *layout,
+        "--algo=dapo",
+        "--name=replay",
+        "--overwrite",
+        f"--replay-rollouts={root / 'dapo'}",
+    )
+    one, many = metrics(root / "dapo"), metrics(root / "replay")
+    assert [record["step"] for record in many] == [1, 2]
+    for name in ("train/loss", "train/grad_norm", "train/logp", "train/entropy", "train/rollout_kl"):
+        assert many[0][name] == pytest.approx(one[1][name], rel=1e-4, abs=1e-9), name
+
+
+ENGINES = {
+    "rollout TP 2, training TP 1 x DP 2": ["rollout.tensor=2", "parallel.data=2"],
+    "rollout TP 1, training TP 2": ["rollout.tensor=1", "parallel.tensor=2"],
+}
+
+
+@pytest.mark.parametrize("layout", ENGINES.values(), ids=ENGINES)
+def test_resharding_between_layouts(root, layout):
+    da3po(root, "train", *SMALL, *layout, "--name=resharded", "--overwrite", "checkpoint.every=0")
+    records = read_metrics(root / "resharded" / "metrics.jsonl")
+    assert [record["step"] for record in records] == [0, 1, 2]
+    assert all(record["sync/logprob_gap"] <= 1e-4 for record in records[1:])
+
+
+def test_eval_and_export_go_on_from_a_run(root, tmp_path):
+    """The two commands that the summary names: eval repeats the last validation, export loads in transformers."""
+    done = da3po(root, "eval", "--bench=arith", "--model=first", "--json")
+    result = json.loads(done.stdout)
+    assert result["val/arith/avg@2"] == metrics(root / "first")[-1]["val/arith/avg@2"]
+    da3po(root, "export", "first", str(tmp_path / "hf"))
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
+    assert model.config.tie_word_embeddings
+    assert model.lm_head.weight is model.model.embed_tokens.weight

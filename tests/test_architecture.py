@@ -1,0 +1,126 @@
+"""The rules of the tree, read from the imports: who may know whom."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+SOURCES = sorted([*REPOSITORY.glob("da3po_cli/**/*.py"), *REPOSITORY.glob("megatron_bridge/**/*.py")])
+HEAVY = ("torch", "vllm", "megatron", "transformers", "megatron_bridge")
+
+
+def imports(file: Path, *, at_import_time: bool = False) -> set[str]:
+    """Dotted names that a file imports; `from a import b` counts as a and a.b.
+
+    With `at_import_time`, only those that run when the module is imported: not in functions, nor for type checkers.
+    """
+    return set(_names(ast.parse(file.read_text()).body, at_import_time))
+
+
+def _names(body: list[ast.stmt], at_import_time: bool) -> Iterator[str]:
+    for node in body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports hide who knows whom"
+            module = node.module or ""
+            yield module
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+        elif at_import_time and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        elif at_import_time and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            yield from _names(node.orelse, at_import_time)
+        else:
+            for child in ast.iter_child_nodes(node):
+                if isinstance(child, ast.stmt):
+                    yield from _names([child], at_import_time)
+                elif isinstance(child, ast.ExceptHandler | ast.match_case):
+                    yield from _names(child.body, at_import_time)
+
+
+def offenders(files: list[Path], forbidden: tuple[str, ...], *, at_import_time: bool = False) -> list[str]:
+    return [
+        f"{file.relative_to(REPOSITORY)} imports {name}"
+        for file in files
+        for name in sorted(imports(file, at_import_time=at_import_time))
+        if any(name == module or name.startswith(f"{module}.") for module in forbidden)
+    ]
+
+
+def below(*places: str) -> list[Path]:
+    """Source files at or below these paths; there must be some."""
+    found = [
+        file
+        for file in SOURCES
+        for place in places
+        if file.relative_to(REPOSITORY).as_posix() == place
+        or file.relative_to(REPOSITORY).as_posix().startswith(f"{place}/")
+    ]
+    assert found, places
+    return found
+
+
+def test_the_mathematics_is_pure() -> None:
+    pure = below("da3po_cli/algos", "da3po_cli/rewards", "megatron_bridge/ops.py")
+    assert offenders(pure, ("torch.distributed", "megatron", "vllm", "omegaconf", "rich")) == []
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "da3po_cli/config",
+        "da3po_cli/commands",
+        "da3po_cli/runs/__init__.py",
+        "da3po_cli/output.py",
+        "da3po_cli/errors.py",
+        "da3po_cli/main.py",
+    ],
+)
+def test_the_command_line_starts_without_torch(place: str) -> None:
+    assert offenders(below(place), HEAVY, at_import_time=True) == []
+
+
+def test_only_the_bridge_knows_megatron() -> None:
+    assert offenders(below("da3po_cli"), ("megatron",)) == []
+
+
+def test_only_rollout_and_sync_know_vllm() -> None:
+    allowed = below("da3po_cli/runtime/rollout.py", "megatron_bridge/sync.py")
+    assert offenders([file for file in SOURCES if file not in allowed], ("vllm",)) == []
+
+
+def test_parallel_state_has_one_importer() -> None:
+    allowed = below("megatron_bridge/parallel.py")
+    others = [file for file in SOURCES if file not in allowed]
+    assert offenders(others, ("megatron.core.parallel_state", "megatron.core.mpu")) == []
+
+
+def test_the_loop_sees_protocols_only() -> None:
+    parts = ("megatron_bridge", "megatron", "vllm", "transformers", "torch.distributed", "da3po_cli.runtime.rollout")
+    assert offenders(below("da3po_cli/runtime/loop.py"), parts) == []
+
+
+def test_the_bridge_does_not_know_the_command_line() -> None:
+    outer = ("da3po_cli.commands", "da3po_cli.main", "da3po_cli.output", "da3po_cli.runs", "typer", "rich", "omegaconf")
+    assert offenders(below("megatron_bridge"), outer) == []
+
+
+def test_this_reader_sees_what_it_should(tmp_path: Path) -> None:
+    file = tmp_path / "sample.py"
+    file.write_text(
+        "import os\nfrom typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch\n"
+        "try:\n    import vllm\nexcept ImportError:\n    import a.b\n"
+        "def f():\n    from megatron.core import mpu\n"
+        "class C:\n    import rich\n    def g(self):\n        import omegaconf\n"
+    )
+    assert imports(file, at_import_time=True) == {"os", "typing", "typing.TYPE_CHECKING", "vllm", "a.b", "rich"}
+    assert imports(file) - imports(file, at_import_time=True) == {
+        "torch",
+        "megatron.core",
+        "megatron.core.mpu",
+        "omegaconf",
+    }
