@@ -29,8 +29,11 @@ def wants_colour(stream: IO[str]) -> bool:
 
 
 def rank() -> int:
-    """This process's rank in its job; 0 outside one."""
-    return int(os.environ.get("RANK", "0"))
+    """This process's rank in its job, under torchrun or as a task of srun; 0 outside one."""
+    if "RANK" in os.environ:
+        return int(os.environ["RANK"])
+    several = int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1
+    return int(os.environ.get("SLURM_PROCID", "0")) if several else 0
 
 
 @dataclass

@@ -53,5 +53,5 @@ def build_policy(
         weights.load_hf(stage, arch, parallel)
         wrapped = model.wrap(stage, parallel)
         adam = optimizer.build_optimizer(wrapped, train, model.DTYPES[dtype])
-    schedule = optimizer.WarmupSchedule(adam, train.lr, train.warmup_steps)
+    schedule = optimizer.WarmupSchedule(adam, train)
     return MegatronPolicy(wrapped, arch, parallel, adam, schedule, temperature, with_reference)

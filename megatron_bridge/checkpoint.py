@@ -1,4 +1,4 @@
-"""Weights, optimizer, schedule and random state through Megatron's dist_checkpointing: save on one layout, load on any."""
+"""Weights, optimizer, schedule, random state through Megatron's dist_checkpointing: save on one layout, load on any."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def cpu_device() -> Iterator[None]:
     _depth += 1
     try:
         for owner, name, replacement in _patches():
-            saved.append((owner, name, vars(owner)[name] if name in vars(owner) else _ABSENT))
+            saved.append((owner, name, vars(owner).get(name, _ABSENT)))
             setattr(owner, name, replacement)
         yield
     finally:

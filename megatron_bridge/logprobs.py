@@ -69,7 +69,7 @@ class _TokenLogprobs(torch.autograd.Function):
         mine = (targets >= 0) & (targets < real)
         column = targets.clamp(0, max(real - 1, 0))
         for part in _chunks(rows, real):
-            x = logits[part, :real].float().div_(temperature).sub_(peak[part, None])
+            x = logits[part, :real].float().div(temperature).sub_(peak[part, None])
             sums[2, part] = x.gather(1, column[part, None])[:, 0] * mine[part]
             weights = x.exp()
             sums[0, part] = weights.sum(dim=-1)
@@ -90,7 +90,7 @@ class _TokenLogprobs(torch.autograd.Function):
         out = torch.zeros_like(logits) if ctx.real < logits.shape[1] else torch.empty_like(logits)
         scaled = grad / ctx.temperature
         for part in _chunks(logits.shape[0], ctx.real):
-            x = logits[part, : ctx.real].float().div_(ctx.temperature).sub_(normaliser[part, None])
+            x = logits[part, : ctx.real].float().div(ctx.temperature).sub_(normaliser[part, None])
             x.exp_().mul_(-scaled[part, None])
             x.scatter_add_(1, column[part, None], (scaled[part] * mine[part])[:, None])
             out[part, : ctx.real] = x.to(out.dtype)

@@ -1,4 +1,4 @@
-"""Hugging Face config -> TransformerConfig -> this rank's stage of a Megatron GPTModel, wrapped for data parallelism."""
+"""Hugging Face config -> TransformerConfig -> this rank's stage of a Megatron GPTModel, in Megatron's DDP."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def layer_spec(config: TransformerConfig, engine: Literal["local", "te"]) -> Mod
 
 
 def build_stage(arch: Arch, dtype: torch.dtype, parallel: Parallel, recompute: bool) -> MegatronModule:
-    """This rank's pipeline stage, uninitialised, in `dtype`, on the rank's device. Runs inside `parallel.megatron()`."""
+    """This rank's pipeline stage, uninitialised, in `dtype`, on its device. Call it inside `parallel.megatron()`."""
     check_layout(arch, parallel.tensor_size, parallel.pipeline_size)
     config = transformer_config(arch, dtype, parallel, recompute)
     model: MegatronModule = GPTModel(

@@ -64,10 +64,14 @@ class WarmupSchedule:
 
     The updates of rollout step i (0-based) use lr * min(1, (i + 1) / warmup_steps): the first step already learns, and
     the warmup_steps-th has the full rate. 0 warm-up steps is constant.
+
+    It also sets the weight decay of each group, as Megatron's own scheduler does: its optimizer notes that norms and
+    biases are not decayed (`wd_mult` 0), but leaves it to the scheduler to act on it.
     """
 
-    def __init__(self, optimizer: MegatronOptimizer, lr: float, warmup_steps: int) -> None:
-        self.optimizer, self.peak, self.warmup_steps, self.position = optimizer, lr, warmup_steps, 0
+    def __init__(self, optimizer: MegatronOptimizer, train: TrainConfig) -> None:
+        self.optimizer, self.position = optimizer, 0
+        self.peak, self.warmup_steps, self.weight_decay = train.lr, train.warmup_steps, train.weight_decay
         self._apply()
 
     @property
@@ -86,7 +90,8 @@ class WarmupSchedule:
 
     def _apply(self) -> None:
         for group in self.optimizer.param_groups:
-            group["lr"] = self.lr
+            group["lr"] = self.lr * group["lr_mult"]
+            group["weight_decay"] = self.weight_decay * group["wd_mult"]
 
 
 def _guard(part: Any) -> None:

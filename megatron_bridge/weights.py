@@ -119,7 +119,7 @@ class HFFiles:
         if axis is None:
             return view[:]
         total = view.get_shape()[axis]
-        length = length or total // size
+        length = total // size if length is None else length
         cut = slice(min(rank * length, total), min((rank + 1) * length, total))
         return view[cut] if axis == 0 else view[:, cut]
 

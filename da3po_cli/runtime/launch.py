@@ -199,8 +199,8 @@ def _elastic(config: Config, run_dir: RunDir, options: WorkerOptions, worker: st
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    if os.environ.get("DA3PO_DEBUG") != "1":  # the agent's own talk repeats what `main` says better
-        logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL + 1)
+    if os.environ.get("DA3PO_DEBUG") != "1":
+        _silence("torch.distributed.elastic")  # `main` says better what the agent says
     launch_config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -222,6 +222,13 @@ def _elastic(config: Config, run_dir: RunDir, options: WorkerOptions, worker: st
         _restore_terminal()
         codes = {rank: failure.exitcode for rank, failure in failed.failures.items()}
         raise first_failure(logs, codes) from None
+
+
+def _silence(package: str) -> None:
+    """Turn off the loggers of a package that has been imported; its modules may have set levels of their own."""
+    for name in [package, *logging.root.manager.loggerDict]:
+        if name == package or name.startswith(f"{package}."):
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
 def _restore_terminal() -> None:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from da3po_cli.algos.advantages import assign_advantages
 from da3po_cli.algos.batching import collate, denominators, plan_micro_batches
 from da3po_cli.algos.losses import finish_metrics, make_loss_fn
-from da3po_cli.algos.sampling import Batch
+from da3po_cli.algos.sampling import Batch, SamplingExhausted
 from da3po_cli.algos.types import Group, MicroBatch, Trajectory
 from da3po_cli.config.schema import Config
 from da3po_cli.errors import DivergedError
@@ -74,7 +74,11 @@ def train(config: Config, parts: Parts, *, first_step: int = 1) -> None:
         clock.lap()
     skipped_in_row = 0
     for step in range(first_step, config.run.steps + 1):
-        batch = parts.source.collect(step, clock)
+        try:
+            batch = parts.source.collect(step, clock)
+        except SamplingExhausted:
+            parts.checkpoints.save(step - 1)  # what has been learnt outlives data that are too easy or too hard
+            raise
         for group in batch.kept:
             assign_advantages(group, config.algo)
         updates = learn(batch.kept, config, parts, clock)

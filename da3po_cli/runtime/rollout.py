@@ -306,10 +306,11 @@ class VllmGenerator:
 
         packed = None
         if self._tensor_rank == 0:  # the other ranks of an engine hold copies
-            texts = self._tokenizer.batch_decode([tokens for tokens, _, _ in parts], skip_special_tokens=True)
+            ids = [tokens for tokens, _, _ in parts]
+            texts = self._tokenizer.batch_decode(ids, skip_special_tokens=True) if ids else []
             packed = (
-                [len(tokens) for tokens, _, _ in parts],
-                np.array([token for tokens, _, _ in parts for token in tokens], dtype=np.int32),
+                [len(tokens) for tokens in ids],
+                np.array([token for tokens in ids for token in tokens], dtype=np.int32),
                 np.array([value for _, values, _ in parts for value in values], dtype=np.float32),
                 [reason for _, _, reason in parts],
                 texts,

@@ -268,3 +268,13 @@ def test_every_field_of_the_config_has_a_test_that_it_acts():
     outside = {"name", "advantage", "tis"}  # a label, a single choice, and the loop's decision between precisions
     known = in_loss | in_advantage | in_sampling | in_shaping | outside
     assert known == {field.name for field in fields(AlgoConfig)}
+
+
+def test_the_keep_rate_follows_a_policy_that_moves():
+    sampler = DynamicSampler(DAPO, 60)
+    for _ in range(10):
+        run_step(sampler, Stream([1, 1, 1, 0]))
+    for _ in range(4):
+        run_step(sampler, Stream([1, 0, 0, 0]))
+    # half of the evidence is forgotten at each step; all of it together would say more than 0.4
+    assert sampler.keep_rate == pytest.approx(0.25, abs=0.05)

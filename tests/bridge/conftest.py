@@ -35,7 +35,7 @@ def make_model(directory: Path, family: str, tied: bool, vocab: int, **config: A
         num_key_value_heads=2,
         max_position_embeddings=256,
         tie_word_embeddings=tied,
-        initializer_range=0.2,
+        initializer_range=0.1,
     )
     torch.manual_seed(len(family) + vocab + tied)
     if family == "qwen3":  # head size 16 is not hidden / heads = 8

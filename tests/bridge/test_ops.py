@@ -55,7 +55,9 @@ def test_unshard_inverts_shard(size: int, stride: int, block: int, dim: int, oth
 
 @settings(deadline=None)
 @given(size=sizes, groups=sizes, heads=sizes, head_dim=sizes, hidden=sizes)
-def test_merging_cut_parts_is_cutting_the_merged(size: int, groups: int, heads: int, head_dim: int, hidden: int) -> None:
+def test_merging_cut_parts_is_cutting_the_merged(
+    size: int, groups: int, heads: int, head_dim: int, hidden: int
+) -> None:
     """What lets a rank read only its slices: the cut commutes with qkv (stride 1) and gate_up (stride 2)."""
     q = torch.randn(size * groups * heads * head_dim, hidden)
     k, v = (torch.randn(size * groups * head_dim, hidden) for _ in range(2))

@@ -26,9 +26,9 @@ def results(models: Path, rows: list[dict[str, Any]], tmp_path_factory: pytest.T
     torch.save(dict(rows=rows, models=models, names=NAMES, scratch=scratch), scratch / "inputs.pt")
     path = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
     clean = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"]
     run = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"]
-        + [str(HERE / "world.py"), str(scratch / "inputs.pt"), str(scratch / "results.pt")],
+        [*torchrun, str(HERE / "world.py"), str(scratch / "inputs.pt"), str(scratch / "results.pt")],
         env={**clean, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
         capture_output=True,
         text=True,
@@ -130,20 +130,31 @@ def test_loss_and_gradient_equal_autograd_however_the_batch_is_cut(
         assert not run["update"].skipped
         assert run["sums"]["tokens"] == sum(len(row["ids"]) - row["prompt"] for row in rows)
         assert run["sums"]["entropy"] == pytest.approx(entropy, rel=1e-5), where
-        assert distance(run["grads"], grads) < 2e-6, where
+        assert distance(run["grads"], grads) < 5e-6, where
         for key, tensor in grads.items():
-            torch.testing.assert_close(run["grads"][key].double(), tensor, rtol=0, atol=1e-5 * float(tensor.abs().max()))
+            torch.testing.assert_close(
+                run["grads"][key].double(), tensor, rtol=0, atol=1e-5 * float(tensor.abs().max())
+            )
 
 
-def test_cuts_and_layouts_agree_among_themselves(results: Any) -> None:
-    """1, 2, 4 and 8 micro-batches, 1, 2 and 4 data-parallel ranks, even and uneven: 1e-6 relative."""
-    first = results["(2, 2)"]["backward"]["qwen3-tied", "one"]
-    for layout in LAYOUTS:
-        for (name, label), run in results[layout]["backward"].items():
-            if name == "qwen3-tied":
-                assert run["loss"] == pytest.approx(first["loss"], rel=1e-6), (layout, label)
-                assert run["update"].grad_norm == pytest.approx(first["update"].grad_norm, rel=1e-6), (layout, label)
-                assert distance(run["grads"], first["grads"]) < 1e-6, (layout, label)
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_cuts_and_data_ranks_agree_among_themselves(results: Any, tensor: int) -> None:
+    """1 to 8 micro-batches on 1, 2 and 4 data-parallel ranks, even, uneven and idle: 1e-6 relative.
+
+    Tensor parallelism adds in another order, which is why each of its sizes is compared with itself.
+    """
+    runs = {
+        (layout, label): run
+        for layout in LAYOUTS
+        for (name, label), run in results[layout]["backward"].items()
+        if name == "qwen3-tied" and layout.startswith(f"({tensor},")
+    }
+    assert len(runs) == {1: 10, 2: 8}[tensor]
+    first = next(iter(runs.values()))
+    for where, run in runs.items():
+        assert run["loss"] == pytest.approx(first["loss"], rel=1e-6), where
+        assert run["update"].grad_norm == pytest.approx(first["update"].grad_norm, rel=1e-6), where
+        assert distance(run["grads"], first["grads"]) < 1e-6, where
 
 
 def test_resume_is_exact_on_the_same_layout(results: Any) -> None:

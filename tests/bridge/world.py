@@ -114,11 +114,13 @@ def backward(parallel: Parallel, inputs: dict[str, Any]) -> dict[str, Any]:
     if parallel.data_size == 1:
         del cuts["uneven"], cuts["idle"]
     for name in inputs["names"]:
+        # at learning rate 0 an update leaves the weights as they are, and the policy serves all cuts
+        one = policy(inputs["models"], name, parallel, temperature=0.7, train=TrainConfig(lr=0.0))
         for label, batches in cuts.items():
-            one = policy(inputs["models"], name, parallel, temperature=0.7)
+            update = one.update(batches, objective(rows))
+            one.model.zero_grad_buffer()
             loss, sums = one.accumulate(batches, objective(rows), all_reduce=True)
             grads = gradients(one)
-            update = policy(inputs["models"], name, parallel, temperature=0.7).update(batches, objective(rows))
             same_everywhere(parallel, [loss, sums, grads, update], f"{name}/{label}")
             out[name, label] = dict(loss=loss, sums=sums, grads=grads, update=update)
             if name != inputs["names"][0]:

@@ -9,7 +9,7 @@ import pytest
 
 from da3po_cli.errors import ConfigErrors, EnvironmentProblem, UsageError
 from da3po_cli.main import normalise
-from da3po_cli.output import Out, error_lines, print_error, wants_colour
+from da3po_cli.output import Out, error_lines, print_error, rank, wants_colour
 
 
 class Terminal(io.StringIO):
@@ -74,6 +74,9 @@ def test_errors_have_two_to_four_lines() -> None:
 def test_an_error_as_json_and_on_another_rank(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("SLURM_PROCID", "3")
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
+    assert rank() == 3
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("NO_COLOR", "1")
     print_error(EnvironmentProblem("no device", hint="get one"), as_json=True)

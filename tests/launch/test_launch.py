@@ -37,7 +37,7 @@ def _job(run: Path, ranks: int, worker: str) -> subprocess.Popen[str]:
     )
 
 
-def _finish(job: subprocess.Popen[str], seconds: float = 60) -> tuple[int, str, str]:
+def _finish(job: subprocess.Popen[str], seconds: float = 180) -> tuple[int, str, str]:
     try:
         out, err = job.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -124,13 +124,13 @@ def test_a_rank_killed_from_outside_is_named(tmp_path: Path) -> None:
 def test_signals_end_all_ranks(tmp_path: Path, ranks: int, number: signal.Signals, expected: int) -> None:
     run = tmp_path / "run"
     job = _job(run, ranks, "wait")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not (run / "ready").exists() and time.monotonic() < deadline and job.poll() is None:
         time.sleep(0.05)
     job.send_signal(number)
-    code, _, err = _finish(job, 20)
+    code, _, err = _finish(job, 60)
     assert code == expected, err
-    assert "Traceback" not in err
+    assert err == ""
     assert (run / "unwound").exists()  # rank 0 had the time to close its display and files
     assert RunDir(run).read()["status"] == "interrupted"
     assert all(_gone(int((run / f"pid_{rank}").read_text())) for rank in range(ranks))
@@ -140,7 +140,7 @@ def test_signals_end_all_ranks(tmp_path: Path, ranks: int, number: signal.Signal
 def test_ranks_end_with_a_launcher_that_was_killed(tmp_path: Path) -> None:
     run = tmp_path / "run"
     job = _job(run, 2, "wait")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not (run / "ready").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     job.kill()
@@ -161,7 +161,7 @@ def test_under_torchrun_each_process_is_one_rank(tmp_path: Path) -> None:
         env=_environment(),
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=180,
     )
     assert job.returncode == 0, job.stderr
     assert [_seen(run, rank)["sum"] for rank in (0, 1)] == [3.0, 3.0]

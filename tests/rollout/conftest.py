@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +35,7 @@ def make_tokenizer() -> Any:
     tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="<pad>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
     tokenizer.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>"
-    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>")
 
 
 def make_model(directory: Path, family: str, tied: bool) -> None:
@@ -78,18 +78,25 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def run_world(ranks: int, job: str, models: Path, scratch: Path) -> tuple[dict[str, Any], str]:
-    """(what rank 0 saved, everything the ranks printed) of `engines.py` with `ranks` ranks."""
-    path = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
-    clean = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
-    out = scratch / f"{job}.pt"
-    run = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-        + [str(HERE / "engines.py"), job, str(models), str(out)],
-        env={**clean, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR", "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert run.returncode == 0, run.stderr[-6000:]
-    return torch.load(out, weights_only=False), run.stdout + run.stderr
+@pytest.fixture(scope="session")
+def run_world(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, str], tuple[Any, str]]:
+    """(ranks, job) -> (what rank 0 of `engines.py` saved, everything that the ranks printed); each job runs once."""
+    scratch = tmp_path_factory.mktemp("rollout-world")
+
+    @cache
+    def run(ranks: int, job: str) -> tuple[Any, str]:
+        path = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
+        clean = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+        out = scratch / f"{job}.pt"
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        ran = subprocess.run(
+            [*torchrun, f"--nproc-per-node={ranks}", str(HERE / "engines.py"), job, str(models), str(out)],
+            env={**clean, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR", "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        assert ran.returncode == 0, ran.stderr[-6000:]
+        return torch.load(out, weights_only=False), ran.stdout + ran.stderr
+
+    return run

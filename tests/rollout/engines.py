@@ -1,4 +1,4 @@
-"""What the ranks of a spawned world do: `torchrun engines.py JOB MODELS RESULTS`. Rank 0 saves what the tests look at."""
+"""What the ranks of a spawned world do: `torchrun engines.py JOB MODELS RESULTS`; the tests look at RESULTS."""
 
 from __future__ import annotations
 
@@ -51,8 +51,11 @@ class Plain:
         return out
 
 
+ENGINES: list[VllmGenerator] = []  # an engine that is collected takes vLLM's process groups down for all
+
+
 def engine(directory: Path, comm: Parallel, **rollout: Any) -> VllmGenerator:
-    return VllmGenerator(
+    one = VllmGenerator(
         directory,
         rollout=RolloutConfig(**{"max_tokens": MAX_TOKENS, "max_sequences": 16, **rollout}),
         dtype="float32",
@@ -61,6 +64,8 @@ def engine(directory: Path, comm: Parallel, **rollout: Any) -> VllmGenerator:
         stop_token_ids=[EOS],
         comm=comm,
     )
+    ENGINES.append(one)
+    return one
 
 
 def raised(call: Any) -> tuple[str, str, str | None]:
@@ -121,7 +126,7 @@ def one_rank(comm: Parallel, models: Path) -> dict[str, Any]:
     plain.temperature = 0.7
     out["reports"].append(sync.push())
     out["changed"] = generator.generate(PROMPTS, Sampling(n=8, max_tokens=MAX_TOKENS, temperature=0.7, seed=5))
-    out["changed weights"] = plain.model.state_dict()
+    out["changed weights"] = {name: weight.clone() for name, weight in plain.model.state_dict().items()}
     with torch.no_grad():
         plain.model.model.norm.weight.fill_(float("nan"))
     out["errors"]["nan"] = raised(sync.push)

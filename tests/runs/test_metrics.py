@@ -1,0 +1,62 @@
+"""metrics.jsonl: strict JSON, one record per step, continued after a resume without the steps that are done again."""
+
+import json
+import math
+
+import pytest
+
+from da3po_cli.errors import EnvironmentProblem, UsageError
+from da3po_cli.runs.metrics import MetricsWriter, read_metrics, to_json
+
+
+def test_numbers_that_are_not_finite_become_null():
+    assert json.loads(to_json({"a": math.nan, "b": math.inf, "c": 1.5})) == {"a": None, "b": None, "c": 1.5}
+
+
+def test_records_are_on_disk_after_each_write(tmp_path):
+    writer = MetricsWriter(tmp_path, wandb_project=None)
+    writer.write({"step": 1, "train/acc": 0.5})
+    assert read_metrics(tmp_path / "metrics.jsonl") == [{"step": 1, "train/acc": 0.5}]
+    writer.close()
+
+
+def test_a_resume_drops_the_steps_past_the_checkpoint(tmp_path):
+    first = MetricsWriter(tmp_path, wandb_project=None)
+    for step in range(5):
+        first.write({"step": step})
+    first.close()
+    second = MetricsWriter(tmp_path, resume_step=2, wandb_project=None)
+    second.write({"step": 3, "again": True})
+    second.close()
+    assert read_metrics(tmp_path / "metrics.jsonl") == [
+        {"step": 0},
+        {"step": 1},
+        {"step": 2},
+        {"step": 3, "again": True},
+    ]
+
+
+def test_a_broken_line_is_named(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2, "trai\n')
+    with pytest.raises(UsageError) as caught:
+        read_metrics(tmp_path / "metrics.jsonl")
+    assert caught.value.where.endswith("metrics.jsonl:2")
+
+
+def test_tensorboard_has_the_same_numbers(tmp_path):
+    event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    writer = MetricsWriter(tmp_path, tensorboard=True, wandb_project=None)
+    writer.write({"step": 7, "train/acc": 0.25, "note": "text is left out"})
+    writer.close()
+    events = event_accumulator.EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert events.Tags()["scalars"] == ["train/acc"]
+    [point] = events.Scalars("train/acc")
+    assert (point.step, point.value) == (7, 0.25)
+
+
+def test_wandb_without_the_package_says_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "wandb", None)
+    with pytest.raises(EnvironmentProblem) as caught:
+        MetricsWriter(tmp_path, wandb_project="demo")
+    assert "da3po[wandb]" in caught.value.hint
