@@ -64,7 +64,7 @@ def load(
     saved_world = dist_checkpointing.load_common_state_dict(str(directory))["world"]
     if saved_world == parallel.world:
         state["rng"] = _rng_object(parallel, None)
-    loaded = dist_checkpointing.load(state, str(directory), strict=StrictHandling.RAISE_UNEXPECTED)
+    loaded: Any = dist_checkpointing.load(state, str(directory), strict=StrictHandling.RAISE_UNEXPECTED)
     model.load_state_dict(loaded["model"])
     optimizer.load_state_dict(loaded["optimizer"])
     schedule.seek(loaded["schedule"]["position"])
@@ -73,7 +73,8 @@ def load(
 
 
 def _state(model: DistributedDataParallel, optimizer: MegatronOptimizer, loading: bool) -> dict[str, Any]:
-    weights = model.module.sharded_state_dict(metadata=dict(_METADATA))
+    stage: Any = model.module
+    weights = stage.sharded_state_dict(metadata=dict(_METADATA))
     moments = optimizer.sharded_state_dict(weights, is_loading=loading, metadata=dict(_METADATA))
     return {"model": weights, "optimizer": moments}
 
@@ -116,8 +117,8 @@ class _InlineSave(TorchDistSaveShardedStrategy):
 
 def _write(transforms: list[Any], rank: int, buckets: list[WriteBucket], results: queue.Queue[Any]) -> None:
     """Write this rank's files one after the other and report as Megatron's multi-process writer does."""
-    done: queue.Queue[Any] = queue.Queue()
-    running: queue.Queue[int] = queue.Queue()
+    done: Any = queue.Queue()  # Megatron's writer expects multiprocessing queues; these have what it uses
+    running: Any = queue.Queue()
     written: dict[int, Any] = {}
     for index, bucket in enumerate(buckets):
         running.put(index)

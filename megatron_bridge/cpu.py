@@ -66,18 +66,16 @@ def _cuda_type_name(original: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-class _Tracker:
-    """Megatron's RNG tracker for a CPU: notes names and seeds, forks to nothing."""
+def _note_seed(tracker: Any, name: str, seed: int) -> None:
+    """`add` of Megatron's RNG tracker without a CUDA generator."""
+    tracker._is_initialized = True
+    tracker.seeds_.add(seed)
+    tracker.states_[name] = torch.Generator().manual_seed(seed).get_state()
 
-    @staticmethod
-    def add(self: Any, name: str, seed: int) -> None:
-        self._is_initialized = True
-        self.seeds_.add(seed)
-        self.states_[name] = torch.Generator().manual_seed(seed).get_state()
 
-    @staticmethod
-    def fork(self: Any, name: str = "") -> Any:
-        return nullcontext()
+def _no_fork(tracker: Any, name: str = "") -> Any:
+    """`fork` of Megatron's RNG tracker where nothing is drawn."""
+    return nullcontext()
 
 
 def _patches() -> list[tuple[Any, str, Any]]:
@@ -95,8 +93,8 @@ def _patches() -> list[tuple[Any, str, Any]]:
         (torch.cuda, "manual_seed", lambda seed: None),
         (megatron_random, "_get_cuda_rng_state", lambda *args, **kwargs: torch.get_rng_state()),
         (megatron_random, "_set_cuda_rng_state", lambda *args, **kwargs: None),
-        (megatron_random.CudaRNGStatesTracker, "add", _Tracker.add),
-        (megatron_random.CudaRNGStatesTracker, "fork", _Tracker.fork),
+        (megatron_random.CudaRNGStatesTracker, "add", _note_seed),
+        (megatron_random.CudaRNGStatesTracker, "fork", _no_fork),
     ]
     return patches
 

@@ -16,6 +16,7 @@ already divided by the global denominators, which is why nothing depends on how 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -202,7 +203,7 @@ class MegatronPolicy:
         return loss, {str(name): value for name, value in total.items()}
 
 
-def _sum_gradients(model: list[DistributedDataParallel], num_tokens: Tensor | None = None, **groups: Any) -> None:
+def _sum_gradients(model: list[torch.nn.Module], num_tokens: Tensor | None = None, **groups: Any) -> None:
     """Megatron's reduction over data-parallel ranks, shared norms and tied embeddings, without its division."""
     finalize_model_grads(model, None, **groups)
 
@@ -217,8 +218,8 @@ def _to(batch: MicroBatch, device: torch.device) -> MicroBatch:
     """The batch on `device`."""
     if batch.tokens.device == device:
         return batch
-    moved = {k: v.to(device, non_blocking=True) if isinstance(v, Tensor) else v for k, v in vars(batch).items()}
-    return MicroBatch(**moved)
+    tensors = {k: v.to(device, non_blocking=True) for k, v in vars(batch).items() if isinstance(v, Tensor)}
+    return replace(batch, **tensors)
 
 
 def _copy_out(model: torch.nn.Module) -> list[Tensor]:

@@ -225,7 +225,7 @@ def layer_spec(config: TransformerConfig, engine: Literal["local", "te"]) -> Mod
     """The layer: TransformerEngine's, or Megatron's local one with torch's fused attention."""
     if engine == "te":
         return get_gpt_layer_with_transformer_engine_spec(qk_layernorm=config.qk_layernorm)
-    spec = get_gpt_layer_local_spec(qk_layernorm=config.qk_layernorm, normalization="RMSNorm")
+    spec: Any = get_gpt_layer_local_spec(qk_layernorm=config.qk_layernorm, normalization="RMSNorm")
     spec.submodules.self_attention.submodules.core_attention = SdpaAttention
     return spec
 
@@ -258,7 +258,7 @@ def wrap(stage: MegatronModule, parallel: Parallel) -> DistributedDataParallel:
         ddp_config=DistributedDataParallelConfig(
             grad_reduce_in_fp32=True,
             use_distributed_optimizer=True,
-            overlap_grad_reduce=False,  # a rank without data still has to join; keep one reduction per update
+            overlap_grad_reduce=False,  # one reduction per update, after the last micro-batch of the slowest rank
         ),
         module=stage,
     )

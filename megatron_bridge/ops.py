@@ -37,9 +37,9 @@ def merge(op: Op, parts: Sequence[Tensor], head_dim: int) -> Tensor:
     if op == "gate_up":
         return torch.cat(list(parts), dim=0)
     q, k, v = parts
-    groups, tail = k.shape[0] // head_dim, k.shape[1:]
-    blocks = [part.reshape(groups, -1, *tail) for part in (q, k, v)]  # [G, NH/G * D | D | D, ...]
-    return torch.cat(blocks, dim=1).reshape(-1, *tail)
+    groups, tail = k.shape[0] // head_dim, list(k.shape[1:])
+    blocks = [part.reshape([groups, -1, *tail]) for part in (q, k, v)]  # [G, NH/G * D | D | D, ...]
+    return torch.cat(blocks, dim=1).reshape([-1, *tail])
 
 
 def split(op: Op, tensor: Tensor, head_dim: int, heads_per_group: int) -> list[Tensor]:
@@ -55,10 +55,10 @@ def split(op: Op, tensor: Tensor, head_dim: int, heads_per_group: int) -> list[T
         return [tensor]
     if op == "gate_up":
         return list(tensor.chunk(2, dim=0))
-    tail = tensor.shape[1:]
-    blocks = tensor.reshape(-1, (heads_per_group + 2) * head_dim, *tail)  # [G, (NH/G + 2) * D, ...]
-    parts = blocks.split([heads_per_group * head_dim, head_dim, head_dim], dim=1)
-    return [part.reshape(-1, *tail) for part in parts]
+    tail = list(tensor.shape[1:])
+    blocks = tensor.reshape([-1, (heads_per_group + 2) * head_dim, *tail])  # [G, (NH/G + 2) * D, ...]
+    parts = torch.split_with_sizes(blocks, [heads_per_group * head_dim, head_dim, head_dim], dim=1)
+    return [part.reshape([-1, *tail]) for part in parts]
 
 
 def shard(tensor: Tensor, dim: int, stride: int, rank: int, size: int) -> Tensor:

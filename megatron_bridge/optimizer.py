@@ -19,7 +19,7 @@ def build_optimizer(model: DistributedDataParallel, train: TrainConfig, dtype: t
 
     Call it when `model` holds its weights: the main parameters are copied from it.
     """
-    optimizer = get_megatron_optimizer(
+    optimizer: Any = get_megatron_optimizer(
         config=OptimizerConfig(
             optimizer="adam",
             lr=train.lr,
@@ -54,7 +54,7 @@ def step(optimizer: MegatronOptimizer) -> tuple[float, bool]:
     if not math.isfinite(norm):
         return norm, True
     if optimizer.config.clip_grad > 0:
-        clip_grad_by_total_norm_fp32(optimizer.get_parameters(), optimizer.config.clip_grad, norm)
+        clip_grad_by_total_norm_fp32([*optimizer.get_parameters()], optimizer.config.clip_grad, norm)
     optimizer.step_with_ready_grads()
     return norm, False
 

@@ -127,13 +127,12 @@ def initialize(tensor: int, pipeline: int, seed: int) -> Parallel:
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
     if not dist.is_initialized():
-        alone = {} if "WORLD_SIZE" in os.environ else {"init_method": f"tcp://127.0.0.1:{_free_port()}"}
         dist.init_process_group(
             backend="cpu:gloo,cuda:nccl" if cuda else "gloo",
             rank=rank,
             world_size=world,
             timeout=timedelta(minutes=30),
-            **alone,
+            init_method="env://" if "WORLD_SIZE" in os.environ else f"tcp://127.0.0.1:{_free_port()}",
         )
     random.seed(seed)
     torch.manual_seed(seed)
@@ -152,6 +151,9 @@ def _model_parallel(tensor: int, pipeline: int, seed: int, device: torch.device)
             create_gloo_process_groups=False,  # only its legacy checkpoint formats use them
         )
         model_parallel_cuda_manual_seed(seed, force_reset_rng=True)
+    pipeline_group: Any = mpu.get_pipeline_model_parallel_group()
+    tensor_group: Any = mpu.get_tensor_model_parallel_group()
+    data_group: Any = mpu.get_data_parallel_group()
     return Parallel(
         rank=dist.get_rank(),
         world=dist.get_world_size(),
@@ -161,10 +163,10 @@ def _model_parallel(tensor: int, pipeline: int, seed: int, device: torch.device)
         pipeline_size=pipeline,
         data_rank=mpu.get_data_parallel_rank(),
         data_size=mpu.get_data_parallel_world_size(),
-        tensor_group=mpu.get_tensor_model_parallel_group(),
-        pipeline_group=mpu.get_pipeline_model_parallel_group(),
-        pipeline_ranks=tuple(dist.get_process_group_ranks(mpu.get_pipeline_model_parallel_group())),
-        data_group=mpu.get_data_parallel_group(),
+        tensor_group=tensor_group,
+        pipeline_group=pipeline_group,
+        pipeline_ranks=tuple(dist.get_process_group_ranks(pipeline_group)),
+        data_group=data_group,
         device=device,
     )
 

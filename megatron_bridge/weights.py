@@ -109,6 +109,10 @@ class HFFiles:
             self._open[name] = self._stack.enter_context(handle)
         return self._open[name]
 
+    def shape(self, name: str) -> list[int]:
+        """Shape of a tensor, without reading it."""
+        return self._file(self.files[name]).get_slice(name).get_shape()
+
     def read(self, name: str, axis: int | None, rank: int, size: int, length: int | None = None) -> Tensor:
         """Part `rank` of `size` along `axis` (the whole tensor for None).
 
@@ -119,8 +123,8 @@ class HFFiles:
         if axis is None:
             return view[:]
         total = view.get_shape()[axis]
-        length = total // size if length is None else length
-        cut = slice(min(rank * length, total), min((rank + 1) * length, total))
+        part = total // size if length is None else length
+        cut = slice(min(rank * part, total), min((rank + 1) * part, total))
         return view[cut] if axis == 0 else view[:, cut]
 
 
@@ -183,7 +187,7 @@ def load_hf(stage: Module, arch: Arch, parallel: Parallel) -> None:
 
 
 def _check_rows(files: HFFiles, name: str, arch: Arch) -> None:
-    rows = files._file(files.files[name]).get_slice(name).get_shape()[0]
+    rows = files.shape(name)[0]
     if rows != arch.vocab:
         raise UsageError(
             f"{name} has {rows} rows, config.json says vocab_size={arch.vocab}",

@@ -250,10 +250,10 @@ def _keys_in(problem: UsageError) -> set[str]:
 
 
 def _replay_problems(replay: Path | None) -> list[UsageError]:
-    if replay is None or any(replay.glob("step_*.jsonl")):
+    if replay is None or any(replay.glob("step_*.jsonl")) or any(replay.glob("rollouts/step_*.jsonl")):
         return []
     what = "holds no step_N.jsonl" if replay.is_dir() else "is not a directory"
-    return [UsageError(f"{replay} {what}", where="--replay-rollouts", hint="--replay-rollouts runs/NAME/rollouts")]
+    return [UsageError(f"{replay} {what}", where="--replay-rollouts", hint="--replay-rollouts runs/NAME, of a run with run.save_rollouts=true")]
 
 
 # --------------------------------------------------------------------------------------------------- dry run, launch
@@ -335,7 +335,9 @@ def start(out: Out, job: Job, *, overwrite: bool) -> None:
         if job.resume is not None:
             _warn_of_changes(out, job)
         attempt = run_dir.create(dump(job.config), config_hash(job.config), command_line(), overwrite=overwrite)
-        for label, text in plan_rows(job):
+        rows = plan_rows(job)
+        out.event("launch", attempt=attempt, **dict(rows))
+        for label, text in rows:
             if label in ("run", "algorithm", "model", "layout"):
                 out.say(f"{label:<11}{text}")
     else:

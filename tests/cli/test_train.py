@@ -157,7 +157,7 @@ def test_the_preset_fits_the_machine(cli: Cli, monkeypatch: pytest.MonkeyPatch) 
         (["--lambda", "0"], "lambda=0.0 must be above 0", "--lambda 2.0"),
         (["--dataset", "none.jsonl", "data.reward=math"], "data file not found", "--dataset"),
         (["--config", "dmeo"], "no config called 'dmeo'", "did you mean demo?"),
-        (["--replay-rollouts", "nowhere"], "nowhere is not a directory", "runs/NAME/rollouts"),
+        (["--replay-rollouts", "nowhere"], "nowhere is not a directory", "runs/NAME"),
         (["--name", "a/b"], "cannot name a run", "--name"),
         (["--resume=soon"], "--resume=soon is no step", "--resume=STEP"),
         (["--resume"], "no run to resume", "--name"),
