@@ -27,5 +27,9 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
+# resolve the pinned list anew from requirements/cpu.in
+lock: setup
+	$(BIN)/python scripts/lock_cpu.py
+
 clean:
 	rm -rf $(VENV) runs build dist

@@ -26,9 +26,12 @@ def evaluate(
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Config keys, such as validation.top_p=0.7.")
     ] = None,
-    bench: Annotated[str, typer.Option("--bench", help="Held-out problems: arith, or a .jsonl or .parquet file.")] = "arith",
+    bench: Annotated[
+        str, typer.Option("--bench", help="Held-out problems: arith, or a .jsonl or .parquet file.")
+    ] = "arith",
     model: Annotated[
-        str | None, typer.Option("--model", help="RUN, RUN@STEP, or a Hugging Face directory; the newest run by default.")
+        str | None,
+        typer.Option("--model", help="RUN, RUN@STEP, or a Hugging Face directory; the newest run by default."),
     ] = None,
     k: Annotated[int | None, typer.Option("--k", help="Samples per problem.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", help="Only the first this many problems.")] = None,

@@ -253,7 +253,13 @@ def _replay_problems(replay: Path | None) -> list[UsageError]:
     if replay is None or any(replay.glob("step_*.jsonl")) or any(replay.glob("rollouts/step_*.jsonl")):
         return []
     what = "holds no step_N.jsonl" if replay.is_dir() else "is not a directory"
-    return [UsageError(f"{replay} {what}", where="--replay-rollouts", hint="--replay-rollouts runs/NAME, of a run with run.save_rollouts=true")]
+    return [
+        UsageError(
+            f"{replay} {what}",
+            where="--replay-rollouts",
+            hint="--replay-rollouts runs/NAME, of a run with run.save_rollouts=true",
+        )
+    ]
 
 
 # --------------------------------------------------------------------------------------------------- dry run, launch

@@ -55,10 +55,14 @@ class SyncReport:
 class Comm(Protocol):
     """Where this rank stands, and the two collectives of Python objects that the loop needs."""
 
-    rank: int
-    world: int
-    data_rank: int
-    data_size: int
+    @property
+    def rank(self) -> int: ...
+    @property
+    def world(self) -> int: ...
+    @property
+    def data_rank(self) -> int: ...
+    @property
+    def data_size(self) -> int: ...
 
     def broadcast(self, value: Any) -> Any:
         """Rank 0's `value`, on every rank."""

@@ -1,4 +1,4 @@
-"""Checkpoints: written beside and renamed, the newest few kept, the old ones deleted only after the new one is whole."""
+"""Checkpoints: written beside and renamed, the newest kept, old ones deleted only once the new one is whole."""
 
 from __future__ import annotations
 

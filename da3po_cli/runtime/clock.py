@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-PHASES = ("rollout", "grade", "logprob", "train", "sync", "validate", "checkpoint", "other")
+PHASES: tuple[str, ...] = ("rollout", "grade", "logprob", "train", "sync", "validate", "checkpoint", "other")
 
 
 class Clock:

@@ -108,7 +108,7 @@ class ReplayedRollouts:
             raise UsageError(
                 f"no saved rollouts of step {step}",
                 where=str(path),
-                hint="give the directory of a run made with run.save_rollouts=true, and at most as many steps as it has",
+                hint="give a run made with run.save_rollouts=true, and at most as many steps as it has",
             )
         return path
 

@@ -123,7 +123,7 @@ def test_json_output_is_events_on_stdout(root):
 
 
 def test_resume_goes_on_exactly(root):
-    """One step, then one more after a resume, equal two steps in a row (the schedule, the data and the optimizer too)."""
+    """One step and one more after a resume equal two in a row: schedule, data and optimizer too."""
     da3po(root, "train", *SMALL, *ONE_RANK, "--algo=dapo", "--name=halves", "--steps=1", "validation.every=0")
     da3po(root, "train", "--resume", "--name=halves", "--steps=2")
     whole, halves = metrics(root / "dapo")[2], metrics(root / "halves")[-1]
