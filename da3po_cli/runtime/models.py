@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from da3po_cli.config.models import is_hub_id, model_directory
 from da3po_cli.errors import EnvironmentProblem
 
-DEMO_MODEL = Path(__file__).resolve().parent.parent / "demo_model"
 _NEEDED_FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja", "*.model"]
 
 
@@ -16,10 +16,8 @@ def local_model(path: str) -> Path:
     Raises:
         EnvironmentProblem: the hub can't be reached and the model is not in the cache.
     """
-    if path == "demo":
-        return DEMO_MODEL
-    if Path(path).is_dir():
-        return Path(path)
+    if not is_hub_id(path) and (directory := model_directory(path)):
+        return directory
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
