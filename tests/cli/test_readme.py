@@ -1,4 +1,4 @@
-"""The commands of the README are true: make targets exist, and every `da3po train` line resolves and passes its checks."""
+"""The commands of the README are true: make targets exist, every `da3po train` line resolves and passes its checks."""
 
 import re
 import shlex
