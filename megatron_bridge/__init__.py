@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from da3po_cli.config.schema import TrainConfig
+    from da3po_cli.config.schema import Fp8Config, ParallelConfig, TrainConfig
     from megatron_bridge.engine import MegatronPolicy
     from megatron_bridge.parallel import Parallel
 
@@ -24,6 +24,8 @@ def build_policy(
     train: TrainConfig,
     temperature: float,
     seed: int,
+    layout: ParallelConfig | None = None,
+    fp8: Fp8Config | None = None,
     with_reference: bool = False,
 ) -> MegatronPolicy:
     """A policy with the weights of a Hugging Face directory, ready to train. Collective.
@@ -35,23 +37,33 @@ def build_policy(
         train: optimizer and schedule.
         temperature: log-probs are of logits / temperature.
         seed: of torch's generator on this rank (nothing in the model is drawn at random: there is no dropout).
+        layout: how layers are cut; by default what `parallel` says, spread evenly, without sequence parallelism.
+        fp8: FP8 training; off by default.
         with_reference: keep a CPU copy of the initial weights for `logprobs(reference=True)`.
 
     Raises:
         UsageError: an unknown architecture, a layout that does not divide, a missing or unexpected tensor.
+        EnvironmentProblem: FP8 where it can't run.
     """
     import torch
 
+    from da3po_cli.config.schema import Fp8Config, ParallelConfig
     from megatron_bridge import model, optimizer, weights
+    from megatron_bridge.arch import check_layout, read_arch
+    from megatron_bridge.backends import choose_backend
     from megatron_bridge.engine import MegatronPolicy
 
-    arch = model.read_arch(Path(hf_dir))
-    model.check_layout(arch, parallel.tensor_size, parallel.pipeline_size)
+    fp8, kind = fp8 or Fp8Config(), model.DTYPES[dtype]
+    layout = layout or ParallelConfig(tensor=parallel.tensor_size, pipeline=parallel.pipeline_size)
+    backend = choose_backend(parallel.device, kind, fp8)
+    arch = read_arch(Path(hf_dir))
+    check_layout(arch, layout)
     torch.manual_seed(seed)
     with parallel.megatron():
-        stage = model.build_stage(arch, model.DTYPES[dtype], parallel, train.recompute)
-        weights.load_hf(stage, arch, parallel)
-        wrapped = model.wrap(stage, parallel)
-        adam = optimizer.build_optimizer(wrapped, train, model.DTYPES[dtype])
+        config = model.transformer_config(arch, kind, parallel, layout, backend.config_fields(), train.recompute)
+        chunks = model.build_chunks(config, arch, parallel, layout, backend)
+        weights.load_hf(chunks, arch, parallel)
+        wrapped = [model.wrap(chunk, fp8) for chunk in chunks]
+        adam = optimizer.build_optimizer(wrapped, train, kind, fp8)
     schedule = optimizer.WarmupSchedule(adam, train)
-    return MegatronPolicy(wrapped, arch, parallel, adam, schedule, temperature, with_reference)
+    return MegatronPolicy(wrapped, arch, parallel, backend, adam, schedule, temperature, with_reference)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import queue
 import random
+import threading
+import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.mapping import ShardedObject
 from megatron.core.dist_checkpointing.strategies import filesystem_async
@@ -18,8 +22,10 @@ from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShard
 from megatron.core.dist_checkpointing.validation import StrictHandling
 from megatron.core.distributed import DistributedDataParallel
 from megatron.core.optimizer import MegatronOptimizer
+from megatron.core.tensor_parallel.random import get_cuda_rng_tracker
+from torch.distributed.checkpoint import CheckpointException
 
-from da3po_cli.errors import UsageError
+from da3po_cli.errors import EnvironmentProblem, UsageError
 from megatron_bridge.optimizer import WarmupSchedule
 from megatron_bridge.parallel import Parallel
 
@@ -29,26 +35,105 @@ _METADATA = {"distrib_optim_sharding_type": "fully_reshardable"}
 
 def save(
     directory: Path,
-    model: DistributedDataParallel,
+    chunks: Sequence[DistributedDataParallel],
     optimizer: MegatronOptimizer,
     schedule: WarmupSchedule,
     parallel: Parallel,
-) -> None:
-    """Write `directory`, which is made. Collective."""
+    *,
+    background: bool = False,
+) -> Save:
+    """Plan a save to `directory`, which is made; with `background`, copy everything and start to write. Collective.
+
+    The directory holds no checkpoint before `Save.finish`.
+    """
     if parallel.rank == 0:
         directory.mkdir(parents=True, exist_ok=True)
     parallel.barrier()
-    state = _state(model, optimizer, loading=False)
+    state = _state(chunks, optimizer, loading=False)
     state["schedule"] = {"position": schedule.position}
     state["world"] = parallel.world
     state["rng"] = _rng_object(parallel, _rng_state())
-    strategy = _InlineSave("torch_dist", 1, thread_count=1)
-    dist_checkpointing.save(state, str(directory), sharded_strategy=strategy, content_metadata=_METADATA)
+    request: Any = dist_checkpointing.save(
+        state,
+        str(directory),
+        sharded_strategy=_InlineSave("torch_dist", 1, thread_count=1),
+        async_sharded_save=True,
+        content_metadata=_METADATA,
+    )
+    return Save(directory, request, parallel, background)
+
+
+class Save:
+    """A save under way; see `runtime.PendingSave`. The writer is a thread, or this one inside `finish`."""
+
+    def __init__(self, directory: Path, request: AsyncRequest, parallel: Parallel, background: bool) -> None:
+        self._directory, self._request, self._parallel = directory, request, parallel
+        self._write: Callable[[], None] | None = None
+        self._thread: threading.Thread | None = None
+        self.seconds = 0.0
+        if request.async_fn is None:  # nothing to write on this rank
+            return
+        rank, live, results = request.async_fn_args
+        buckets = request.preload_fn()
+        if background:
+            buckets = [_own(bucket, original) for bucket, original in zip(buckets, live, strict=True)]
+        self._write = partial(request.async_fn, rank, buckets, results)
+        if background:
+            # A daemon: whoever ends the job at once does not wait for a checkpoint that nobody will finish.
+            self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        begun = time.monotonic()
+        if self._write is not None:
+            self._write()
+            self._write = None  # and with it the copies
+        self.seconds = time.monotonic() - begun
+
+    def done(self) -> bool:
+        """Whether the writers of all ranks are through. Collective."""
+        busy = torch.tensor(self._thread is not None and self._thread.is_alive(), dtype=torch.int32)
+        if self._parallel.world > 1:
+            busy = busy.to(self._parallel.device)
+            dist.all_reduce(busy)
+        return not busy.item()
+
+    def finish(self) -> None:
+        """Wait for the writers of all ranks, then write the metadata, which makes a checkpoint of it. Collective.
+
+        Raises:
+            EnvironmentProblem: a rank could not write, on every rank.
+        """
+        if self._thread is not None:
+            self._thread.join()
+        else:
+            self._run()
+        try:
+            with self._parallel.megatron():
+                for finalize in self._request.finalize_fns:
+                    finalize()
+        except CheckpointException as error:  # a BaseException, whose details only rank 0 knows
+            causes = "; ".join(f"rank {rank}: {failure[0]}" for rank, failure in error.failures.items())
+            raise EnvironmentProblem(
+                f"the checkpoint could not be written ({causes or 'see rank 0'})",
+                where=str(self._directory),
+                hint="make room on the disk and go on with --resume; the previous checkpoint is untouched",
+            ) from error
+
+
+def _own(bucket: WriteBucket, live: WriteBucket) -> WriteBucket:
+    """`bucket` without memory of the model: what is on a CPU already, Megatron hands on as it is."""
+    file, key, (plain, tensors) = bucket
+    copies = [
+        (item, tensor.clone() if tensor is original else tensor)
+        for (item, tensor), (_, original) in zip(tensors, live[2][1], strict=True)
+    ]
+    return file, key, (plain, copies)
 
 
 def load(
     directory: Path,
-    model: DistributedDataParallel,
+    chunks: Sequence[DistributedDataParallel],
     optimizer: MegatronOptimizer,
     schedule: WarmupSchedule,
     parallel: Parallel,
@@ -56,27 +141,36 @@ def load(
     """The inverse of `save`. The random state is restored where the number of ranks is the same. Collective.
 
     Raises:
-        UsageError: `directory` holds no checkpoint.
+        UsageError: `directory` holds no checkpoint, or one that cannot be read.
     """
     if not (directory / "metadata.json").is_file():
         raise UsageError(f"no policy checkpoint in {directory}", hint="resume from a step that was saved completely")
-    state = _state(model, optimizer, loading=True)
+    state = _state(chunks, optimizer, loading=True)
     saved_world = dist_checkpointing.load_common_state_dict(str(directory))["world"]
     if saved_world == parallel.world:
         state["rng"] = _rng_object(parallel, None)
-    loaded: Any = dist_checkpointing.load(state, str(directory), strict=StrictHandling.RAISE_UNEXPECTED)
-    model.load_state_dict(loaded["model"])
+    try:
+        loaded: Any = dist_checkpointing.load(state, str(directory), strict=StrictHandling.RAISE_UNEXPECTED)
+    except CheckpointException as error:  # a BaseException
+        causes = "; ".join(f"rank {rank}: {failure[0]}" for rank, failure in error.failures.items())
+        raise UsageError(
+            f"the checkpoint cannot be read ({causes})", where=str(directory), hint="resume from another step"
+        ) from error
+    for number, chunk in enumerate(chunks):
+        chunk.load_state_dict(loaded[f"model{number}"])
     optimizer.load_state_dict(loaded["optimizer"])
     schedule.seek(loaded["schedule"]["position"])
     if "rng" in loaded:
         _set_rng_state(loaded["rng"])
 
 
-def _state(model: DistributedDataParallel, optimizer: MegatronOptimizer, loading: bool) -> dict[str, Any]:
-    stage: Any = model.module
-    weights = stage.sharded_state_dict(metadata=dict(_METADATA))
+def _state(chunks: Sequence[DistributedDataParallel], optimizer: MegatronOptimizer, loading: bool) -> dict[str, Any]:
+    weights = {}
+    for number, chunk in enumerate(chunks):
+        module: Any = chunk.module
+        weights[f"model{number}"] = module.sharded_state_dict(metadata=dict(_METADATA))
     moments = optimizer.sharded_state_dict(weights, is_loading=loading, metadata=dict(_METADATA))
-    return {"model": weights, "optimizer": moments}
+    return {**weights, "optimizer": moments}
 
 
 def _rng_object(parallel: Parallel, value: Any) -> ShardedObject:
@@ -87,6 +181,7 @@ def _rng_state() -> dict[str, Any]:
     state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
     if torch.cuda.is_available():
         state["cuda"] = torch.cuda.get_rng_state()
+        state["tracker"] = get_cuda_rng_tracker().get_states()
     return state
 
 
@@ -95,6 +190,7 @@ def _set_rng_state(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])
+        get_cuda_rng_tracker().set_states(state["tracker"])
 
 
 class _InlineSave(TorchDistSaveShardedStrategy):

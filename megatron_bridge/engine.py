@@ -16,7 +16,7 @@ already divided by the global denominators, which is why nothing depends on how 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,9 +31,11 @@ from torch import Tensor
 from da3po_cli.algos.types import MicroBatch
 from da3po_cli.runtime import Update
 from megatron_bridge import checkpoint
+from megatron_bridge.arch import Arch
+from megatron_bridge.backends import Backend
 from megatron_bridge.logprobs import token_logprobs
-from megatron_bridge.model import Arch
 from megatron_bridge.optimizer import WarmupSchedule, step
+from megatron_bridge.packing import Packed, pack, packed_length
 from megatron_bridge.parallel import Parallel
 from megatron_bridge.weights import Exporter
 
@@ -44,24 +46,36 @@ if TYPE_CHECKING:
 _Objective = Callable[[Tensor, Tensor, MicroBatch], tuple[Tensor, Any]]
 
 
+@dataclass(frozen=True)
+class _Work:
+    """A micro-batch on the device, as the model reads it and as the objective does."""
+
+    packed: Packed
+    batch: MicroBatch
+    objective: _Objective
+
+
 class MegatronPolicy:
     """A `Policy` over one Megatron GPTModel. All methods are collective over the whole job."""
 
     def __init__(
         self,
-        model: DistributedDataParallel,
+        chunks: list[DistributedDataParallel],
         arch: Arch,
         parallel: Parallel,
+        backend: Backend,
         optimizer: MegatronOptimizer,
         schedule: WarmupSchedule,
         temperature: float,
         with_reference: bool = False,
     ) -> None:
-        self.model, self.arch, self.parallel = model, arch, parallel
+        self.chunks, self.arch, self.parallel, self.backend = chunks, arch, parallel, backend
         self.optimizer, self.schedule, self.temperature = optimizer, schedule, temperature
-        self.exporter = Exporter(model, arch, parallel)
-        self._reference = _copy_out(model) if with_reference else None
-        model.config.finalize_model_grads_func = _sum_gradients
+        self.exporter = Exporter(chunks, arch, parallel, backend.values)
+        self._reference = _copy_out(chunks) if with_reference else None
+        self.config = chunks[0].config
+        self.config.finalize_model_grads_func = _sum_gradients
+        self._multiple = backend.token_multiple(parallel.tensor_size if self.config.sequence_parallel else 1)
 
     def iter_hf_weights(self, include_tied_head: bool = True) -> Iterator[tuple[str, Tensor]]:
         """(Hugging Face name, full tensor), one at a time, on every rank in step; see `Exporter.tensors`."""
@@ -75,12 +89,12 @@ class MegatronPolicy:
             return self._logprobs(batches)
         if self._reference is None:
             raise RuntimeError("this policy keeps no reference weights: build it with with_reference=True")
-        current = _copy_out(self.model)
+        current = _copy_out(self.chunks)
         try:
-            _copy_in(self.model, self._reference)
+            _copy_in(self.chunks, self._reference)
             return self._logprobs(batches)
         finally:
-            _copy_in(self.model, current)
+            _copy_in(self.chunks, current)
 
     def _logprobs(self, batches: Sequence[MicroBatch]) -> list[Tensor]:
         def keep(logprobs: Tensor, entropy: Tensor, batch: MicroBatch) -> tuple[Tensor, Tensor]:
@@ -99,7 +113,8 @@ class MegatronPolicy:
 
     def update(self, batches: Sequence[MicroBatch], loss: LossFn) -> Update:
         """See `Policy.update`. Data-parallel ranks may bring different numbers of micro-batches, also none."""
-        self.model.zero_grad_buffer()
+        for chunk in self.chunks:
+            chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
         value, sums = self.accumulate(batches, loss)
         with self.parallel.megatron():
@@ -122,11 +137,8 @@ class MegatronPolicy:
             value, sums = loss(logprobs, entropy, batch)
             return value, (value.detach(), sums)
 
-        def nothing(logprobs: Tensor, entropy: Tensor, batch: MicroBatch) -> tuple[Tensor, Any]:
-            return logprobs.sum() * 0.0, (logprobs.new_zeros(()), {})
-
         work: list[tuple[MicroBatch, _Objective]] = [(batch, keep) for batch in batches]
-        return self._total(self._run(work or [(_blank(), nothing)], backward=True, all_reduce=all_reduce))
+        return self._total(self._run(work or [(_blank(), _add_nothing)], backward=True, all_reduce=all_reduce))
 
     def advance_schedule(self) -> None:
         """See `Policy.advance_schedule`."""
@@ -134,53 +146,79 @@ class MegatronPolicy:
 
     def save(self, directory: Path) -> None:
         """See `Policy.save`."""
+        self._save(directory, background=False).finish()
+
+    def begin_save(self, directory: Path) -> checkpoint.Save:
+        """See `Policy.begin_save`."""
+        return self._save(directory, background=True)
+
+    def _save(self, directory: Path, *, background: bool) -> checkpoint.Save:
         with self.parallel.megatron():
-            checkpoint.save(directory, self.model, self.optimizer, self.schedule, self.parallel)
+            return checkpoint.save(
+                directory, self.chunks, self.optimizer, self.schedule, self.parallel, background=background
+            )
 
     def load(self, directory: Path) -> None:
         """See `Policy.load`."""
         with self.parallel.megatron():
-            checkpoint.load(directory, self.model, self.optimizer, self.schedule, self.parallel)
+            checkpoint.load(directory, self.chunks, self.optimizer, self.schedule, self.parallel)
 
     def _run(
         self, work: Sequence[tuple[MicroBatch, _Objective]], *, backward: bool, all_reduce: bool = False
     ) -> list[Any]:
         """Megatron's schedule over the micro-batches; what their objectives kept (empty before the last stage)."""
+        count, interleaved = len(work), len(self.chunks) > 1
+        if interleaved:  # the interleaved schedule takes whole rounds of micro-batches over the pipeline
+            work = [*work, *[(_blank(), _add_nothing)] * (-count % self.parallel.pipeline_size)]
+        ready = self._ready(work)
+        iterators = [iter(ready) for _ in self.chunks]
         with self.parallel.megatron():
-            return get_forward_backward_func()(
+            kept = get_forward_backward_func()(
                 forward_step_func=self._forward_step,
-                data_iterator=iter(work),
-                model=[self.model],
-                num_microbatches=len(work),
-                seq_length=work[0][0].tokens.shape[1],  # not used: shapes travel with the tensors
-                micro_batch_size=work[0][0].tokens.shape[0],
+                data_iterator=iterators if interleaved else iterators[0],
+                model=self.chunks,
+                num_microbatches=len(ready),
+                seq_length=ready[0].packed.tokens.shape[1],
+                micro_batch_size=1,
                 forward_only=not backward,
                 force_all_reduce=all_reduce,
             )
+        return kept[:count]
+
+    def _ready(self, work: Sequence[tuple[MicroBatch, _Objective]]) -> list[_Work]:
+        """Packed, on the device; in a pipeline all of one length, for stages do not tell each other what they send."""
+        device, lengths_on = self.parallel.device, self.backend.lengths_on
+        totals = [packed_length(batch, self._multiple) for batch, _ in work]
+        if self.parallel.pipeline_size > 1:
+            totals = [max(totals)] * len(totals)
+        return [
+            _Work(pack(batch, total, device, lengths_on), _to(batch, device), objective)
+            for (batch, objective), total in zip(work, totals, strict=True)
+        ]
 
     def _forward_step(
-        self, work: Iterator[tuple[MicroBatch, _Objective]], model: DistributedDataParallel
+        self, work: Iterator[_Work], model: DistributedDataParallel
     ) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, Tensor, Any]]]:
-        """One micro-batch through this stage: hidden states, or on the last stage logits [B, S, V/TP]."""
-        batch, objective = next(work)
-        tokens = batch.tokens.to(self.parallel.device, non_blocking=True)
-        positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+        """One micro-batch through this chunk: hidden states, or at the end of the model logits [1, T, V/TP]."""
+        one = next(work)
         half = {"fp32_output": False} if model.config.bf16 else {}
-        output = model(tokens, positions, None, **half)
-        return output, partial(self._loss, batch, objective)
+        packed = one.packed
+        output = model(packed.tokens, packed.positions, None, packed_seq_params=packed.sequences, **half)
+        return output, partial(self._loss, one)
 
-    def _loss(self, batch: MicroBatch, objective: _Objective, logits: Tensor) -> tuple[Tensor, Tensor, Any]:
+    def _loss(self, one: _Work, logits: Tensor) -> tuple[Tensor, Tensor, Any]:
         """Megatron's loss triple; the number of tokens is 0 because nothing is divided by it."""
-        batch = _to(batch, self.parallel.device)
+        shape = one.batch.tokens.shape
         logprobs, entropy = token_logprobs(
             logits,
-            batch.targets,
+            one.packed.targets,
             temperature=self.temperature,
             vocab=self.arch.vocab,
             tensor_rank=self.parallel.tensor_rank,
             tensor_group=self.parallel.tensor_group,
         )
-        loss, kept = objective(logprobs, entropy, batch)
+        logprobs, entropy = one.packed.unpack(logprobs, shape), one.packed.unpack(entropy, shape)
+        loss, kept = one.objective(logprobs, entropy, one.batch)
         return loss, torch.zeros((), dtype=torch.int, device=logits.device), kept
 
     def _total(self, kept: list[tuple[Tensor, dict[str, Tensor]]]) -> tuple[float, dict[str, float]]:
@@ -208,8 +246,13 @@ def _sum_gradients(model: list[torch.nn.Module], num_tokens: Tensor | None = Non
     finalize_model_grads(model, None, **groups)
 
 
+def _add_nothing(logprobs: Tensor, entropy: Tensor, batch: MicroBatch) -> tuple[Tensor, Any]:
+    """The objective of a blank micro-batch."""
+    return logprobs.sum() * 0.0, (logprobs.new_zeros(()), {})
+
+
 def _blank() -> MicroBatch:
-    """Stands in where a data-parallel rank has no micro-batch: Megatron's schedules run at least one."""
+    """Stands in where a data-parallel rank has no micro-batch, or too few for Megatron's schedule."""
     zeros = torch.zeros((1, 1), dtype=torch.int64)
     return MicroBatch(zeros, zeros, zeros.bool(), torch.zeros(1), torch.zeros(1, 1))
 
@@ -222,12 +265,13 @@ def _to(batch: MicroBatch, device: torch.device) -> MicroBatch:
     return replace(batch, **tensors)
 
 
-def _copy_out(model: torch.nn.Module) -> list[Tensor]:
+def _copy_out(chunks: Sequence[torch.nn.Module]) -> list[Tensor]:
     """This rank's weights, copied to the CPU."""
-    return [param.detach().to("cpu", copy=True) for param in model.parameters()]
+    return [param.detach().to("cpu", copy=True) for chunk in chunks for param in chunk.parameters()]
 
 
 @torch.no_grad()
-def _copy_in(model: torch.nn.Module, values: list[Tensor]) -> None:
-    for param, value in zip(model.parameters(), values, strict=True):
+def _copy_in(chunks: Sequence[torch.nn.Module], values: list[Tensor]) -> None:
+    params = (param for chunk in chunks for param in chunk.parameters())
+    for param, value in zip(params, values, strict=True):
         param.copy_(value)

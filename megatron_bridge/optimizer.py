@@ -11,13 +11,15 @@ from megatron.core.distributed import DistributedDataParallel
 from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 
-from da3po_cli.config.schema import TrainConfig
+from da3po_cli.config.schema import Fp8Config, TrainConfig
 
 
-def build_optimizer(model: DistributedDataParallel, train: TrainConfig, dtype: torch.dtype) -> MegatronOptimizer:
+def build_optimizer(
+    chunks: list[DistributedDataParallel], train: TrainConfig, dtype: torch.dtype, fp8: Fp8Config
+) -> MegatronOptimizer:
     """AdamW over float32 main parameters, sharded over the data-parallel ranks; no decay on biases and norms.
 
-    Call it when `model` holds its weights: the main parameters are copied from it.
+    Call it when the chunks hold their weights: the main parameters are copied from them.
     """
     optimizer: Any = get_megatron_optimizer(
         config=OptimizerConfig(
@@ -32,8 +34,9 @@ def build_optimizer(model: DistributedDataParallel, train: TrainConfig, dtype: t
             bf16=dtype is torch.bfloat16,
             params_dtype=dtype,
             use_distributed_optimizer=True,
+            fp8_recipe=None if fp8.format == "none" else fp8.recipe,
         ),
-        model_chunks=[model],
+        model_chunks=chunks,
         use_gloo_process_groups=False,
     )
     for part in optimizer.chained_optimizers:

@@ -100,7 +100,7 @@ def _group_context(device: torch.device) -> AbstractContextManager[None]:
     return shared_groups()
 
 
-def initialize(tensor: int, pipeline: int, seed: int) -> Parallel:
+def initialize(tensor: int, pipeline: int, seed: int, virtual_pipeline: int = 1) -> Parallel:
     """Join the process group described by the environment and set up Megatron's model parallelism.
 
     Reads RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT as torchrun sets them; without WORLD_SIZE a group
@@ -110,6 +110,7 @@ def initialize(tensor: int, pipeline: int, seed: int) -> Parallel:
         tensor: tensor-parallel size.
         pipeline: pipeline-parallel size.
         seed: of Python's, torch's and Megatron's generators, the same on every rank.
+        virtual_pipeline: model chunks per pipeline rank.
 
     Raises:
         UsageError: tensor * pipeline does not divide the number of ranks.
@@ -136,10 +137,10 @@ def initialize(tensor: int, pipeline: int, seed: int) -> Parallel:
         )
     random.seed(seed)
     torch.manual_seed(seed)
-    return _model_parallel(tensor, pipeline, seed, device)
+    return _model_parallel(tensor, pipeline, virtual_pipeline, seed, device)
 
 
-def _model_parallel(tensor: int, pipeline: int, seed: int, device: torch.device) -> Parallel:
+def _model_parallel(tensor: int, pipeline: int, virtual: int, seed: int, device: torch.device) -> Parallel:
     """Megatron's groups and RNG tracker, read into a `Parallel`."""
     from megatron.core import parallel_state as mpu
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
@@ -148,6 +149,7 @@ def _model_parallel(tensor: int, pipeline: int, seed: int, device: torch.device)
         mpu.initialize_model_parallel(
             tensor_model_parallel_size=tensor,
             pipeline_model_parallel_size=pipeline,
+            virtual_pipeline_model_parallel_size=virtual if virtual > 1 else None,
             create_gloo_process_groups=False,  # only its legacy checkpoint formats use them
         )
         model_parallel_cuda_manual_seed(seed, force_reset_rng=True)

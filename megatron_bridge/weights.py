@@ -8,7 +8,7 @@ that owns the tensor, then a broadcast over the pipeline.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +20,9 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 
 from da3po_cli.errors import UsageError
-from megatron_bridge.families import EMBEDDING, HEAD, HF_HEAD, Row
-from megatron_bridge.model import Arch
-from megatron_bridge.ops import merge, split, unshard
+from megatron_bridge.arch import Arch
+from megatron_bridge.families import EMBEDDING, HEAD, HF_EMBEDDING, HF_HEAD, Row
+from megatron_bridge.ops import merge, shard, split, unshard
 from megatron_bridge.parallel import Parallel
 
 _IGNORED = (".rotary_emb.inv_freq",)  # buffers that old checkpoints carry; they follow from the config
@@ -47,24 +47,32 @@ class Bound:
         return int(self.param.partition_dim) if parallel else None  # type: ignore[attr-defined]
 
     @property
+    def stride(self) -> int:
+        """Blocks per rank along `axis`: gate and up are cut each."""
+        return 2 if self.row.op == "gate_up" else 1
+
+    @property
     def vocabulary(self) -> bool:
         """Whether the rows are vocabulary entries, of which Megatron holds some more than there are."""
         return self.row.megatron in (EMBEDDING, HEAD)
 
 
-def bind(stage: Module, arch: Arch, parallel: Parallel) -> list[Bound]:
-    """This rank's parameters, in model order, each with its row.
+def bind(chunks: Sequence[Module], arch: Arch) -> list[Bound]:
+    """The parameters of this rank's model chunks, in model order, each with its row.
 
     Raises:
         KeyError: a parameter that the family's table does not know (a bug of the table).
     """
-    per_stage = arch.layers // parallel.pipeline_size
     bound = []
-    for name, param in stage.named_parameters():
-        while name.startswith("module."):  # DDP and Float16Module
-            name = name.removeprefix("module.")
-        row, layer = arch.family.row(name)
-        bound.append(Bound(param, row, None if layer is None else layer + parallel.pipeline_rank * per_stage))
+    for chunk in chunks:
+        model: Any = chunk
+        while hasattr(model, "module"):  # DDP and Float16Module
+            model = model.module
+        layers = model.decoder.layers
+        before = layers[0].layer_number - 1 if layers else 0  # Megatron counts layers of the whole model from 1
+        for name, param in model.named_parameters():
+            row, layer = arch.family.row(name)
+            bound.append(Bound(param, row, None if layer is None else layer + before))
     return bound
 
 
@@ -157,7 +165,7 @@ def check_names(found: set[str], arch: Arch) -> None:
 
 
 @torch.no_grad()
-def load_hf(stage: Module, arch: Arch, parallel: Parallel) -> None:
+def load_hf(chunks: Sequence[Module], arch: Arch, parallel: Parallel) -> None:
     """Fill this rank's parameters from the Hugging Face directory of `arch`, in the parameters' own dtype.
 
     Raises:
@@ -165,25 +173,33 @@ def load_hf(stage: Module, arch: Arch, parallel: Parallel) -> None:
     """
     with HFFiles(arch.path) as files:
         check_names(set(files.files), arch)
-        for bound in bind(stage, arch, parallel):
+        for bound in bind(chunks, arch):
             names = bound.hf
             if arch.tied and bound.row.megatron == HEAD:  # the last pipeline stage's copy of the embedding
                 names = arch.family.row(EMBEDDING)[0].hf
-            rows = bound.param.shape[0] if bound.vocabulary else None
-            parts = [files.read(name, bound.axis, parallel.tensor_rank, parallel.tensor_size, rows) for name in names]
-            value = merge(bound.row.op, parts, arch.head_dim)
-            target = bound.param
             if bound.vocabulary:
                 _check_rows(files, names[0], arch)
-                target[value.shape[0] :].zero_()  # padding
-                target = target[: value.shape[0]]
-            if value.shape != target.shape:
+            value = _read(files, names, bound, arch, parallel)
+            if value.shape != bound.param.shape:
                 raise UsageError(
-                    f"{' + '.join(names)} gives shape {list(value.shape)}, the config says {list(target.shape)}",
+                    f"{' + '.join(names)} gives shape {list(value.shape)}, the config says {list(bound.param.shape)}",
                     hint="check that config.json belongs to these weights",
                     where=str(arch.path),
                 )
-            target.copy_(value)
+            bound.param.copy_(value)
+
+
+def _read(files: HFFiles, names: Sequence[str], bound: Bound, arch: Arch, parallel: Parallel) -> Tensor:
+    """This rank's value of a parameter; vocabulary padding is 0."""
+    rank, size = parallel.tensor_rank, parallel.tensor_size
+    if bound.row.op == "qkv" and arch.groups < size:  # a group's heads are cut: only the merged rows can be
+        merged = merge("qkv", [files.read(name, None, 0, 1) for name in names], arch.head_dim)
+        return shard(merged, dim=0, stride=1, rank=rank, size=size)
+    rows = bound.param.shape[0] if bound.vocabulary else None
+    value = merge(bound.row.op, [files.read(name, bound.axis, rank, size, rows) for name in names], arch.head_dim)
+    if rows is None or len(value) == rows:
+        return value
+    return torch.cat([value, value.new_zeros(rows - len(value), *value.shape[1:])])
 
 
 def _check_rows(files: HFFiles, name: str, arch: Arch) -> None:
@@ -206,11 +222,21 @@ class _Piece:
 
 
 class Exporter:
-    """Streams the weights of a sharded model. Making one is collective over the pipeline."""
+    """Streams the weights of a sharded model. Making one is collective over the pipeline.
 
-    def __init__(self, stage: Module, arch: Arch, parallel: Parallel) -> None:
-        self.arch, self.parallel = arch, parallel
-        self.bound = bind(stage, arch, parallel)
+    Args:
+        plain: a parameter's weights as numbers of the model's dtype, however the backend stores them.
+    """
+
+    def __init__(
+        self,
+        chunks: Sequence[Module],
+        arch: Arch,
+        parallel: Parallel,
+        plain: Callable[[Tensor], Tensor] = Tensor.detach,
+    ) -> None:
+        self.arch, self.parallel, self.plain = arch, parallel, plain
+        self.bound = bind(chunks, arch)
         mine = [
             _Piece(parallel.pipeline_rank, index, tuple(zip(bound.hf, self._full_shapes(bound), strict=True)))
             for index, bound in enumerate(self.bound)
@@ -222,23 +248,20 @@ class Exporter:
             dist.all_gather_object(stages, mine, group=parallel.pipeline_group)
             self.plan = [piece for pieces in stages for piece in pieces]
 
-    def _parts(self, bound: Bound, tensor: Tensor) -> list[Tensor]:
-        return split(bound.row.op, tensor, self.arch.head_dim, self.arch.heads // self.arch.groups)
+    def _parts(self, bound: Bound, full: Tensor) -> list[Tensor]:
+        return split(bound.row.op, full, self.arch.head_dim, self.arch.heads // self.arch.groups)
 
     def _full_shapes(self, bound: Bound) -> list[tuple[int, ...]]:
-        shapes = []
-        for part in self._parts(bound, bound.param.detach()):
-            shape = list(part.shape)
-            if bound.axis is not None:
-                shape[bound.axis] *= self.parallel.tensor_size
-            if bound.vocabulary:
-                shape[0] = self.arch.vocab
-            shapes.append(tuple(shape))
-        return shapes
+        shape = list(bound.param.shape)
+        if bound.axis is not None:
+            shape[bound.axis] *= self.parallel.tensor_size
+        if bound.vocabulary:
+            shape[0] = self.arch.vocab
+        return [tuple(part.shape) for part in self._parts(bound, torch.empty(shape, device="meta"))]
 
     @torch.no_grad()
     def tensors(
-        self, include_tied_head: bool = True, values: Callable[[Parameter], Tensor] = Parameter.detach
+        self, include_tied_head: bool = True, values: Callable[[Parameter], Tensor] | None = None
     ) -> Iterator[tuple[str, Tensor]]:
         """(Hugging Face name, full tensor) for every weight, on every rank; all ranks must consume it in step.
 
@@ -250,29 +273,29 @@ class Exporter:
                 engines that keep their own copy of the head need it; a Hugging Face checkpoint must not have it.
             values: what to stream of a parameter, a tensor of its shape; the weights by default.
         """
+        values = values or self.plain
         sample = values(self.bound[0].param)
         for piece in self.plan:
-            mine = piece.stage == self.parallel.pipeline_rank
-            bound = self.bound[piece.index] if mine else None
-            parts = self._parts(bound, values(bound.param)) if bound else []
+            parts: list[Tensor] | None = None
+            if piece.stage == self.parallel.pipeline_rank:
+                bound = self.bound[piece.index]
+                full = self._gather(values(bound.param), bound)
+                parts = self._parts(bound, full[: self.arch.vocab] if bound.vocabulary else full)
             for position, (name, shape) in enumerate(piece.tensors):
-                if bound:
-                    full = self._gather(parts[position], bound.axis)[: shape[0]]
-                else:
-                    full = sample.new_empty(shape)
+                tensor = parts[position] if parts is not None else sample.new_empty(shape)
                 if self.parallel.pipeline_size > 1:
-                    full = full.contiguous()
+                    tensor = tensor.contiguous()
                     source = self.parallel.pipeline_ranks[piece.stage]
-                    dist.broadcast(full, src=source, group=self.parallel.pipeline_group)
-                yield name, full
-                if include_tied_head and self.arch.tied and name == self.arch.family.row(EMBEDDING)[0].hf[0]:
-                    yield HF_HEAD, full
+                    dist.broadcast(tensor, src=source, group=self.parallel.pipeline_group)
+                yield name, tensor
+                if include_tied_head and self.arch.tied and name == HF_EMBEDDING:
+                    yield HF_HEAD, tensor
 
-    def _gather(self, part: Tensor, axis: int | None) -> Tensor:
-        """The full tensor from the parts of all tensor-parallel ranks."""
-        if axis is None or self.parallel.tensor_size == 1:
-            return part
-        part = part.contiguous()
-        parts = [torch.empty_like(part) for _ in range(self.parallel.tensor_size)]
-        dist.all_gather(parts, part, group=self.parallel.tensor_group)
-        return unshard(parts, axis, stride=1)
+    def _gather(self, mine: Tensor, bound: Bound) -> Tensor:
+        """The full Megatron parameter from the shards of all tensor-parallel ranks."""
+        if bound.axis is None or self.parallel.tensor_size == 1:
+            return mine
+        mine = mine.contiguous()
+        shards = [torch.empty_like(mine) for _ in range(self.parallel.tensor_size)]
+        dist.all_gather(shards, mine, group=self.parallel.tensor_group)
+        return unshard(shards, bound.axis, bound.stride)

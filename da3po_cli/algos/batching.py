@@ -1,8 +1,9 @@
-"""From trajectories to padded micro-batches: which rows go to which data-parallel rank and forward pass."""
+"""From trajectories to micro-batches: which rows go to which data-parallel rank and forward pass."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from heapq import heapreplace
 from itertools import chain
 
 import numpy as np
@@ -21,27 +22,23 @@ def denominators(trajectories: Sequence[Trajectory], norm_length: int) -> Denomi
 
 
 def plan_micro_batches(lengths: Sequence[int], data_size: int, micro_batch_tokens: int) -> Plan:
-    """Spread rows over data-parallel ranks and pack each rank's rows into micro-batches.
+    """Spread rows over data-parallel ranks, and each rank's rows over micro-batches of at most a number of tokens.
 
-    Ranks are balanced by tokens: rows go, longest first, to the rank with the fewest tokens so far, so that no two
-    ranks differ by more than one row. On a rank, rows sorted by length are cut greedily, so that neighbours are of
-    like length and little is padded. Longest first also means that a lack of memory shows in the first pass.
+    Both times rows go, longest first, to where the fewest tokens are (Graham's LPT rule), so that no two ranks, and no
+    two micro-batches of a rank, differ by more than one row. The fullest micro-batch comes first: a lack of memory
+    shows at once.
 
     Args:
         lengths: tokens of each row, prompt and response.
-        micro_batch_tokens: upper bound of rows * longest row of a micro-batch; a longer row travels alone.
+        micro_batch_tokens: upper bound of the tokens of a micro-batch; a longer row travels alone.
 
     Returns:
-        Every row exactly once. All ranks get the same number of micro-batches, since a pass is collective: a rank
-        with fewer splits its largest ones, and once all of them are single rows, gets empty ones (see `collate`).
-        The same input gives the same plan.
+        Every row exactly once. All ranks get the same number of micro-batches, since a pass is collective; a rank with
+        too few rows gets empty ones (see `collate`). The same input gives the same plan.
     """
-    plan = [_pack(rows, lengths, micro_batch_tokens) for rows in _deal(lengths, data_size)]
-    count = max((len(batches) for batches in plan), default=0)
-    for batches in plan:
-        while len(batches) < count:
-            _split_largest(batches, lengths)
-    return plan
+    ranks = _spread(range(len(lengths)), lengths, data_size)
+    count = max((_fewest(rows, lengths, micro_batch_tokens) for rows in ranks), default=0)
+    return [_spread(rows, lengths, count) for rows in ranks]
 
 
 def collate(trajectories: Sequence[Trajectory], rows: Sequence[int]) -> MicroBatch:
@@ -86,35 +83,28 @@ def collate(trajectories: Sequence[Trajectory], rows: Sequence[int]) -> MicroBat
     )
 
 
-def _deal(lengths: Sequence[int], data_size: int) -> list[list[int]]:
-    """Rows of each rank, longest first. Ties go to the rank with fewer rows, then to the lower rank."""
-    ranks: list[list[int]] = [[] for _ in range(data_size)]
-    tokens = [0] * data_size
-    for row in sorted(range(len(lengths)), key=lambda row: (-lengths[row], row)):
-        rank = min(range(data_size), key=lambda rank: (tokens[rank], len(ranks[rank]), rank))
-        ranks[rank].append(row)
-        tokens[rank] += lengths[row]
-    return ranks
+def _spread(rows: Iterable[int], lengths: Sequence[int], count: int) -> list[list[int]]:
+    """Rows in `count` bins of like load, fullest first. Ties go to the bin with fewer rows, then to the earlier one."""
+    bins: list[list[int]] = [[] for _ in range(count)]
+    heap = [(0, 0, number) for number in range(count)]  # (tokens, rows, bin)
+    for row in sorted(rows, key=lambda row: (-lengths[row], row)):
+        tokens, size, number = heap[0]
+        bins[number].append(row)
+        heapreplace(heap, (tokens + lengths[row], size + 1, number))
+    load = {number: tokens for tokens, _, number in heap}
+    return [bins[number] for number in sorted(load, key=lambda number: (-load[number], number))]
 
 
-def _pack(rows: Sequence[int], lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Cut rows, sorted longest first, into the fewest runs with len(run) * longest <= budget."""
-    batches: list[list[int]] = []
-    for row in rows:
-        if batches and (len(batches[-1]) + 1) * lengths[batches[-1][0]] <= budget:
-            batches[-1].append(row)
+def _fewest(rows: Sequence[int], lengths: Sequence[int], budget: int) -> int:
+    """The fewest bins, from what first-fit decreasing needs upwards, over which `_spread` keeps to the budget."""
+    loads: list[int] = []
+    for length in sorted((lengths[row] for row in rows), reverse=True):
+        fits = next((number for number, load in enumerate(loads) if load + length <= budget), None)
+        if fits is None:
+            loads.append(length)
         else:
-            batches.append([row])
-    return batches
-
-
-def _split_largest(batches: list[list[int]], lengths: Sequence[int]) -> None:
-    """Halve the micro-batch with the most padded tokens, in place; append an empty one when none can be halved."""
-    sizes = [len(rows) * lengths[rows[0]] if len(rows) > 1 else 0 for rows in batches]
-    largest = max(range(len(batches)), key=lambda index: (sizes[index], -index), default=None)
-    if largest is None or not sizes[largest]:
-        batches.append([])
-        return
-    rows = batches[largest]
-    half = len(rows) // 2
-    batches[largest : largest + 1] = [rows[:half], rows[half:]]
+            loads[fits] += length
+    count = len(loads)
+    while any(len(bin_) > 1 and sum(lengths[row] for row in bin_) > budget for bin_ in _spread(rows, lengths, count)):
+        count += 1
+    return count

@@ -6,23 +6,43 @@ problem at once. Nothing here imports torch: the model's numbers come from its c
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from da3po_cli.algos.table import AlgoConfig
-from da3po_cli.config.models import ModelFacts, is_hub_id, model_facts
-from da3po_cli.config.plan import Layout, layout
-from da3po_cli.config.schema import CheckpointConfig, Config, DataConfig, RolloutConfig, TrainConfig, ValidationConfig
-from da3po_cli.data.formats import FILE_SUFFIXES
+from da3po_cli.config.durations import seconds
+from da3po_cli.config.models import ModelFacts, model_facts
+from da3po_cli.config.plan import Layout, layout, stage_layers
+from da3po_cli.config.schema import (
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    Fp8Config,
+    ParallelConfig,
+    RewardConfig,
+    RolloutConfig,
+    TrainConfig,
+    ValidationConfig,
+)
+from da3po_cli.data.spec import ARITH, FILE_SUFFIXES, FORMS, JINJA_SUFFIXES, TEMPLATES, parse_spec
 from da3po_cli.errors import UsageError
+from da3po_cli.rewards.registry import REWARDS, sources
 
-BUILT_IN_DATA = ("arith",)
+BUILT_IN_DATA = (ARITH,)
+FP8_CAPABILITY = {"delayed": 8.9, "tensorwise": 8.9, "blockwise": 9.0, "mxfp8": 10.0}
+"""Lowest compute capability of a recipe's kernels in TransformerEngine: Ada, Hopper, Blackwell."""
+_IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
 
-def check(config: Config, *, devices: int = 0, world: int | None = None) -> list[UsageError]:
+def check(
+    config: Config, *, devices: int = 0, world: int | None = None, capability: float | None = None
+) -> list[UsageError]:
     """All problems of a config on a machine with this many CUDA `devices` (0: CPU).
+
+    `capability` is the lowest compute capability of the devices; None is unknown, and then not checked.
 
     `world` is the number of ranks that an outer launcher (torchrun, srun) has already started.
     """
@@ -33,7 +53,11 @@ def check(config: Config, *, devices: int = 0, world: int | None = None) -> list
         *_algorithm(config.algo, config.rollout),
         *_optimizer(config.train),
         *_schedules(config.validation, config.checkpoint),
+        *_checkpoint(config.checkpoint, config.data.validation),
         *_data(config.data),
+        *_reward(config.reward, config.data),
+        *_parallel(config.parallel, config.rollout, config.algo),
+        *_fp8(config.fp8, config.model.dtype, config.rollout.quantization, devices, capability),
     ]
     try:
         facts = model_facts(config.model.path)
@@ -67,6 +91,7 @@ def _positive(config: Config) -> Iterator[UsageError]:
         "train.epochs": config.train.epochs,
         "parallel.tensor": config.parallel.tensor,
         "parallel.pipeline": config.parallel.pipeline,
+        "parallel.virtual_pipeline": config.parallel.virtual_pipeline,
         "parallel.data": 1 if config.parallel.data is None else config.parallel.data,
         "validation.samples": config.validation.samples,
         "validation.prompts": 1 if config.validation.prompts is None else config.validation.prompts,
@@ -192,38 +217,124 @@ def _schedules(validation: ValidationConfig, checkpoint: CheckpointConfig) -> It
         yield _problem(f"validation.top_p={validation.top_p} is not in (0, 1]", "validation.top_p", "1.0 is off")
 
 
-def _data(data: DataConfig) -> Iterator[UsageError]:
-    yield from _data_file("data.train", data.train, "--dataset")
-    if data.validation is not None:
-        yield from _data_file("data.validation", data.validation, "data.validation=")
-    if data.reward == "arith" and data.train not in BUILT_IN_DATA:
+def _checkpoint(checkpoint: CheckpointConfig, validation: str | None) -> Iterator[UsageError]:
+    if checkpoint.before is not None:
+        try:
+            seconds(checkpoint.before)
+        except ValueError as error:
+            yield _problem(
+                f"checkpoint.before: {error}",
+                "checkpoint.before",
+                "checkpoint.before=23:30 is 23 hours and a half; in a YAML file put it in quotes",
+            )
+    metric = checkpoint.best_metric
+    if metric is None:
+        return
+    if not metric.startswith("val/"):
         yield _problem(
-            f"data.reward=arith grades the built-in arithmetic task, not {data.train!r}",
-            "data.reward",
-            "data.reward=math",
+            f"checkpoint.best_metric={metric} is no metric of a validation",
+            "checkpoint.best_metric",
+            "checkpoint.best_metric=val/<bench>/avg@<k>, or null for the first one",
+        )
+    elif validation is None:
+        yield _problem(
+            f"checkpoint.best_metric={metric} needs a validation, and data.validation is not set",
+            "checkpoint.best_metric",
+            "data.validation=FILE, or checkpoint.best_metric=null",
         )
 
 
-def is_hub_data(source: str | None) -> bool:
-    """True for data that are read from the Hugging Face hub."""
-    if not source or source in BUILT_IN_DATA or Path(source).suffix in FILE_SUFFIXES:
+def _data(data: DataConfig) -> Iterator[UsageError]:
+    yield from _data_spec("data.train", data.train, "--dataset")
+    if data.validation is not None:
+        yield from _data_spec("data.validation", data.validation, "data.validation=")
+    yield from _template(data)
+
+
+def _reward(reward: RewardConfig, data: DataConfig) -> Iterator[UsageError]:
+    if reward.name == "arith" and data.train not in BUILT_IN_DATA:
+        yield _problem(
+            f"reward.name=arith grades the built-in arithmetic task, not {data.train!r}",
+            "reward.name",
+            "reward.name=math",
+        )
+    names = {"reward.name": [reward.name], "reward.by_source": []}
+    try:
+        names["reward.by_source"] = list(sources(reward.by_source).values())
+    except UsageError as error:
+        yield error
+    for key, chosen in names.items():
+        for name in chosen:
+            if name not in REWARDS and not _IMPORT_PATH.fullmatch(name):
+                yield _problem(
+                    f"{key}: no reward named {name!r}",
+                    key,
+                    f"one of {', '.join(REWARDS)}, or an import path package.module:function",
+                )
+    if not reward.correct > reward.wrong:
+        yield _problem(
+            f"reward.correct={reward.correct:g} is not above reward.wrong={reward.wrong:g}",
+            "reward.correct",
+            "reward.correct=1 reward.wrong=-1 (or 0)",
+        )
+    if not 0 <= reward.format_bonus < reward.correct - reward.wrong:
+        yield _problem(
+            f"reward.format_bonus={reward.format_bonus:g}: a wrong answer in form must earn less than a correct one",
+            "reward.format_bonus",
+            f"0 or more, and below {reward.correct - reward.wrong:g}",
+        )
+    if not reward.deadline_s > 0:
+        yield _problem(f"reward.deadline_s={reward.deadline_s:g} must be above 0", "reward.deadline_s", "3.0")
+    if reward.workers is not None and reward.workers < 1:
+        yield _problem(f"reward.workers={reward.workers} must be at least 1", "reward.workers", "null is one per core")
+    if not 0 <= reward.max_unknown <= 1:
+        yield _problem(f"reward.max_unknown={reward.max_unknown:g} is a share", "reward.max_unknown", "0.05; 1 is off")
+
+
+def is_hub_data(spec: str | None) -> bool:
+    """True for data of which a part is read from the Hugging Face hub."""
+    try:
+        return any(source.is_hub for source in parse_spec(spec or ""))
+    except UsageError:
         return False
-    return is_hub_id(source)
 
 
-def _data_file(key: str, value: str, flag: str) -> Iterator[UsageError]:
-    forms = "a .jsonl or .parquet file, a hub id such as org/name, or arith"
-    path = Path(value).expanduser()
-    if not value:
-        yield _problem(f"{key} is not set", key, f"{flag} {forms}")
-    elif value in BUILT_IN_DATA:
+def _data_spec(key: str, spec: str, flag: str) -> Iterator[UsageError]:
+    try:
+        sources = parse_spec(spec)
+    except UsageError as error:
+        yield _problem(error.message, key, error.hint or f"{flag} {FORMS}")
         return
-    elif path.suffix in FILE_SUFFIXES:
-        if not path.is_file():
-            yield _problem(f"data file not found: {value!r}", key, f"{flag} {forms}")
-    elif not is_hub_data(value):
-        what = "is none of .jsonl, .json and .parquet" if path.exists() else "names no file and no hub data set"
-        yield _problem(f"{key}={value!r} {what}", key, f"{flag} {forms}")
+    if not sources:
+        yield _problem(f"{key} is not set", key, f"{flag} {FORMS}")
+    if key == "data.validation" and any(source.weight is not None for source in sources):
+        yield _problem(f"{key}={spec!r} has weights, and validation takes every prompt once", key, "leave them out")
+    for source in sources:
+        if source.name == ARITH or source.is_hub:
+            continue
+        if not source.is_file:
+            what = f"is none of {', '.join(FILE_SUFFIXES)}" if source.path.exists() else "names no file or hub data set"
+            yield _problem(f"{key}={source.name!r} {what}", key, f"{flag} {FORMS}")
+        elif not source.path.is_file():
+            yield _problem(f"data file not found: {source.name!r}", key, f"{flag} {FORMS}")
+
+
+def _template(data: DataConfig) -> Iterator[UsageError]:
+    path = Path(data.template).expanduser()
+    if data.template in TEMPLATES:
+        if data.thinking is not None and data.template != "chat":
+            yield _problem(
+                f"data.thinking={str(data.thinking).lower()} is a switch of chat templates, not of {data.template}",
+                "data.thinking",
+                "data.template=chat, or data.thinking=null",
+            )
+    elif path.suffix not in JINJA_SUFFIXES:
+        near = difflib.get_close_matches(data.template, TEMPLATES, n=1)
+        guess = f"did you mean {near[0]}? " if near else ""
+        forms = f"{', '.join(TEMPLATES)}, or the path of a {' or '.join(JINJA_SUFFIXES)} file"
+        yield _problem(f"no template called {data.template!r}", "data.template", f"{guess}one of {forms}")
+    elif not path.is_file():
+        yield _problem(f"template file not found: {data.template!r}", "data.template", "the path of an existing file")
 
 
 def _layout(where: Layout, config: Config, devices: int, world: int | None) -> Iterator[UsageError]:
@@ -254,24 +365,77 @@ def _layout(where: Layout, config: Config, devices: int, world: int | None) -> I
         )
 
 
+def _parallel(parallel: ParallelConfig, rollout: RolloutConfig, algo: AlgoConfig) -> Iterator[UsageError]:
+    for key, value in (("parallel.context", parallel.context), ("parallel.expert", parallel.expert)):
+        if value != 1:
+            name = key.removeprefix("parallel.")
+            yield _problem(f"{key}={value}: {name} parallelism is not supported", key, f"{key}=1")
+    if parallel.virtual_pipeline > 1 and parallel.pipeline == 1:
+        yield _problem(
+            f"parallel.virtual_pipeline={parallel.virtual_pipeline} interleaves the stages of a pipeline, and "
+            "parallel.pipeline=1",
+            "parallel.virtual_pipeline",
+            "parallel.virtual_pipeline=1, or parallel.pipeline=2 or more",
+        )
+    if parallel.sequence and parallel.tensor == 1:
+        yield _problem(
+            "parallel.sequence=true splits the sequence over tensor-parallel ranks, and parallel.tensor=1",
+            "parallel.sequence",
+            "parallel.sequence=false, or parallel.tensor=2 or more",
+        )
+    if rollout.quantization is not None and algo.tis == "off":
+        yield _problem(
+            f"rollout.quantization={rollout.quantization} samples from other weights than are trained, and "
+            "algo.tis=off does not correct for it",
+            "algo.tis",
+            "algo.tis=on",
+        )
+
+
+def _fp8(
+    fp8: Fp8Config, dtype: str, quantization: str | None, devices: int, capability: float | None
+) -> Iterator[UsageError]:
+    """FP8 of the trainer and of the rollout engine: the machine, then what does not go together."""
+    wanted = {"fp8.format": (fp8.format != "none", FP8_CAPABILITY[fp8.recipe], f"fp8.recipe={fp8.recipe}")}
+    wanted["rollout.quantization"] = (quantization is not None, FP8_CAPABILITY["tensorwise"], "FP8 weights")
+    for key, (on, needed, what) in wanted.items():
+        off = f"{key}={'none' if key == 'fp8.format' else 'null'}"
+        if on and not devices:
+            yield _problem(f"{what} needs a CUDA device of compute capability {needed}, and this is a CPU", key, off)
+        elif on and capability is not None and capability < needed:
+            yield _problem(
+                f"{what} needs compute capability {needed}, and this device has {capability}",
+                key,
+                f"{off}, or another recipe: delayed and tensorwise from 8.9, blockwise from 9.0, mxfp8 from 10.0",
+            )
+    if fp8.format == "none":
+        if fp8.param_gather:
+            yield _problem("fp8.param_gather=true without FP8 training", "fp8.param_gather", "fp8.format=hybrid")
+        return
+    if dtype != "bfloat16":
+        yield _problem(f"FP8 training needs model.dtype=bfloat16, not {dtype}", "model.dtype", "model.dtype=bfloat16")
+    if fp8.bf16_layers and fp8.recipe == "delayed":
+        yield _problem(
+            f"fp8.bf16_layers={fp8.bf16_layers} does not go with the delayed recipe",
+            "fp8.recipe",
+            "fp8.recipe=tensorwise, or fp8.bf16_layers=0",
+        )
+
+
 def _model(facts: ModelFacts, where: Layout, config: Config) -> Iterator[UsageError]:
-    counts = {"attention heads": facts.heads, "key-value heads": facts.kv_heads, "MLP columns": facts.intermediate}
     for key, size in (("parallel.tensor", where.tensor), ("rollout.tensor", where.rollout_tensor)):
-        bad = [f"{count} {name}" for name, count in counts.items() if count % size]
+        bad = _not_divided(facts, size)
         if bad:
-            fits = [n for n in range(1, facts.kv_heads + 1) if not any(count % n for count in counts.values())]
+            fits = [n for n in range(1, facts.heads + 1) if not _not_divided(facts, n)]
             yield _problem(
                 f"{key}={size} does not divide the model's {' or '.join(bad)}",
                 key,
                 f"{key}= one of {', '.join(map(str, fits))}",
             )
-    if facts.layers % where.pipeline:
-        fits = [n for n in range(1, facts.layers + 1) if facts.layers % n == 0]
-        yield _problem(
-            f"parallel.pipeline={where.pipeline} does not divide the model's {facts.layers} layers",
-            "parallel.pipeline",
-            f"parallel.pipeline= one of {', '.join(map(str, fits))}",
-        )
+    try:
+        stage_layers(facts.layers, config.parallel)
+    except UsageError as error:
+        yield error
     longest = config.data.max_prompt_tokens + config.rollout.max_tokens
     if facts.max_positions is not None and longest > facts.max_positions:
         room = facts.max_positions - config.data.max_prompt_tokens
@@ -282,3 +446,12 @@ def _model(facts: ModelFacts, where: Layout, config: Config) -> Iterator[UsageEr
             "rollout.max_tokens",
             fix,
         )
+
+
+def _not_divided(facts: ModelFacts, tensor: int) -> list[str]:
+    """What does not split over `tensor` ranks. Key-value heads may be fewer than ranks: then ranks share a head."""
+    counts = {"attention heads": facts.heads, "MLP columns": facts.intermediate}
+    bad = [f"{count} {name}" for name, count in counts.items() if count % tensor]
+    if facts.kv_heads % tensor and tensor % facts.kv_heads:
+        bad.insert(1 if facts.heads % tensor else 0, f"{facts.kv_heads} key-value heads")
+    return bad

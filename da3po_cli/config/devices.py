@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,3 +46,13 @@ def cuda_devices(env: Mapping[str, str] = os.environ, root: Path = Path("/")) ->
             break
         count += 1
     return Devices(count, f"CUDA_VISIBLE_DEVICES={visible} leaves {count} of {installed} device(s)")
+
+
+def compute_capability() -> float | None:
+    """The lowest compute capability of the NVIDIA GPUs, such as 9.0, as nvidia-smi tells it; None is unknown."""
+    command = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+        return min((float(line) for line in told.split()), default=None)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None

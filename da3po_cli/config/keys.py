@@ -12,8 +12,8 @@ from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hin
 from da3po_cli.config.schema import Config
 from da3po_cli.errors import UsageError
 
-ALIASES = {"lambda": "algo.daa_lambda", "algo.lambda": "algo.daa_lambda"}
-"""Other spellings of a key; `lambda` cannot be a field name in Python."""
+ALIASES = {"lambda": "algo.daa_lambda", "algo.lambda": "algo.daa_lambda", "data.reward": "reward.name"}
+"""Other spellings of a key: `lambda` cannot be a field name in Python, and configs of 0.1 say data.reward."""
 FLAGS = {
     "algo.name": "--algo",
     "algo.daa_lambda": "--lambda",

@@ -32,17 +32,43 @@ class ModelConfig:
 @dataclass(frozen=True)
 class DataConfig:
     train: str = ""
-    """Training prompts: a .parquet or .jsonl file, a hub id, or `arith` for the demo's generator."""
+    """Training prompts: .parquet, .jsonl or .json files, hub ids, or `arith` for the demo's generator. Several are
+    separated by commas; `FILE@[a:b]` takes a slice of rows, and `FILE*3, OTHER*1` mixes them three to one."""
     validation: str | None = None
-    """Held-out prompts in the same forms; null turns validation off."""
-    template: Literal["chat", "dapo", "boxed", "none"] = "chat"
-    """How a problem becomes a prompt: the tokenizer's chat template, DAPO's instruction, boxed, or the bare text."""
+    """Held-out prompts in the same forms, without weights; null turns validation off."""
+    template: str = "chat"
+    """How a problem becomes a prompt: `chat` (the tokenizer's chat template), `dapo` (DAPO's instruction), `boxed`,
+    `none` (the bare text), or the path of a .jinja file."""
+    thinking: bool | None = None
+    """`enable_thinking` of a chat template that has this switch; null leaves it to the template."""
     prompt_key: str | None = None
-    """Column of the problem; null finds it among the usual names."""
+    """Column of the problem, `a.b` for a field in a struct; null finds it among the usual names."""
     answer_key: str | None = None
+    """Column of the gold answer, in the same way."""
+    stop_tokens: str | None = None
+    """More tokens that end a response, as texts or ids with commas between; EOS and generation_config always do."""
     max_prompt_tokens: int = 2048
     """Longer prompts (after the template) are dropped and counted."""
-    reward: Literal["math", "arith"] = "math"
+
+
+@dataclass(frozen=True)
+class RewardConfig:
+    name: str = "math"
+    """How responses are graded: math, dapo (DAPO's strict string rule), arith (the demo's task), or the import path
+    package.module:function of a function (response, finish_reason, gold) -> Grade or bool."""
+    by_source: str = ""
+    """Other rewards for some data sources, such as gsm8k=math,aime=dapo."""
+    correct: float = 1.0
+    wrong: float = -1.0
+    """Reward of a wrong answer, and of one that the grader could not judge."""
+    format_bonus: float = 0.0
+    """Added where an answer was found in the form that the reward reads, right or wrong."""
+    deadline_s: float = 3.0
+    """CPU seconds per answer; past it the grading worker is replaced and the answer is unknown."""
+    workers: int | None = None
+    """Grading processes; null is one per core, at most 8."""
+    max_unknown: float = 0.05
+    """Largest share of a step's answers that the grader may leave unknown; above it the run stops."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +88,8 @@ class RolloutConfig:
     """KV cache per engine on CPU, GiB."""
     max_sequences: int = 256
     """Sequences that an engine decodes at a time."""
+    quantization: Literal["fp8"] | None = None
+    """Weights of the rollout engine in FP8, quantised at each sync; needs truncated importance sampling."""
     max_logprob_gap: float = 0.05
     """Largest |trainer - engine| log-prob on the probe batch; above it the run stops."""
 
@@ -71,7 +99,7 @@ class TrainConfig:
     mini_batch_prompts: int = 32
     """Groups per optimizer step; rollout.prompts / this is the number of updates per step."""
     micro_batch_tokens: int = 32768
-    """Padded tokens per forward pass and data-parallel rank."""
+    """Tokens per forward pass and data-parallel rank; sequences are packed up to it."""
     epochs: int = 1
     """Passes over a step's batch."""
     lr: float = 1e-6
@@ -92,6 +120,28 @@ class ParallelConfig:
     pipeline: int = 1
     data: int | None = None
     """Null: what is left of the ranks, of the visible CUDA devices, or on a CPU of two cores."""
+    virtual_pipeline: int = 1
+    """Model chunks per pipeline rank; above 1 Megatron's interleaved schedule runs."""
+    pipeline_layers: str | None = None
+    """Layers of each stage (with virtual_pipeline: chunk) in model order, such as 8,10,10,8; null spreads them."""
+    sequence: bool = False
+    """Sequence parallelism: norms and residuals are split over the tensor-parallel ranks."""
+    context: int = 1
+    """Context parallelism; not built yet, so only 1."""
+    expert: int = 1
+    """Expert parallelism; not built yet, so only 1."""
+
+
+@dataclass(frozen=True)
+class Fp8Config:
+    format: Literal["none", "hybrid", "e4m3"] = "none"
+    """FP8 matrix products of TransformerEngine; hybrid is E4M3 forward and E5M2 for gradients."""
+    recipe: Literal["delayed", "tensorwise", "blockwise", "mxfp8"] = "tensorwise"
+    """How scales are found; blockwise needs Hopper, mxfp8 Blackwell."""
+    param_gather: bool = False
+    """Keep the weights in FP8 and gather them so; the optimizer's main parameters stay in float32."""
+    bf16_layers: int = 0
+    """This many layers at each end of the model stay in bf16."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +162,15 @@ class CheckpointConfig:
     """Steps between checkpoints; the last step is always saved. 0 saves the last only."""
     keep: int = 2
     """Newest checkpoints kept."""
+    keep_best: bool = True
+    """Keep the best one too: a validation that beats every checkpoint makes one, unless `every` is 0."""
+    best_metric: str | None = None
+    """The val/... metric that it is best by, higher is better; null is the first avg@k of the validation."""
+    async_save: bool = False
+    """Write in the background, from a copy in host memory; training waits for the copy only."""
+    before: str | None = None
+    """HH:MM[:SS] from the start of the job (Slurm's, where it tells, else the command's): where another step might not
+    be through by then, save and end with exit code 0."""
 
 
 @dataclass(frozen=True)
@@ -119,9 +178,11 @@ class Config:
     run: RunConfig = field(default_factory=RunConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
+    reward: RewardConfig = field(default_factory=RewardConfig)
     algo: AlgoConfig = field(default_factory=lambda: ALGORITHMS["da3po"].defaults)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    fp8: Fp8Config = field(default_factory=Fp8Config)
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)

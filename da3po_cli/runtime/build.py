@@ -11,7 +11,7 @@ from da3po_cli.algos.types import Prompt
 from da3po_cli.config.schema import Config
 from da3po_cli.data.prompts import PromptStream, open_stream
 from da3po_cli.data.templates import stop_token_ids
-from da3po_cli.rewards import REWARDS, Shaping
+from da3po_cli.rewards import Shaping
 from da3po_cli.runtime import Sampling
 from da3po_cli.runtime.collect import Grader
 from da3po_cli.runtime.evaluate import Validator
@@ -37,6 +37,8 @@ def make_policy(config: Config, hf_dir: Path, parallel: Parallel) -> MegatronPol
         train=config.train,
         temperature=config.rollout.temperature,
         seed=config.run.seed,
+        layout=config.parallel,
+        fp8=config.fp8,
         with_reference=config.algo.kl_coef > 0,
     )
 
@@ -57,6 +59,15 @@ class Engine:
 
         from da3po_cli.runtime.rollout import VllmGenerator
 
+        shaping = Shaping(
+            config.rollout.max_tokens,
+            config.algo.overlong_cache,
+            config.algo.overlong_factor,
+            correct=config.reward.correct,
+            wrong=config.reward.wrong,
+            format_bonus=config.reward.format_bonus,
+        )
+        grader = Grader(config.reward, shaping, parallel)  # first, for a reward that is none fails here
         tokenizer = AutoTokenizer.from_pretrained(hf_dir)
         generator = VllmGenerator(
             hf_dir,
@@ -67,8 +78,7 @@ class Engine:
             stop_token_ids=stop_token_ids(tokenizer, hf_dir),
             comm=parallel,
         )
-        shaping = Shaping(config.rollout.max_tokens, config.algo.overlong_cache, config.algo.overlong_factor)
-        return cls(config, tokenizer, generator, Grader(REWARDS[config.data.reward], shaping, parallel))
+        return cls(config, tokenizer, generator, grader)
 
     def prompts(self) -> PromptStream:
         """The training prompts."""

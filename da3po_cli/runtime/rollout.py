@@ -125,6 +125,7 @@ class VllmGenerator:
             "generation_config": "vllm",  # the model's own top_p and the like must not change the sampling
             "logprobs_mode": "processed_logprobs",  # of logits / temperature
             "disable_log_stats": True,
+            "quantization": rollout.quantization,  # from the trainer's dtype, at each load of the weights
         }
         if self.cuda:
             options |= {"gpu_memory_utilization": rollout.gpu_memory, "enable_sleep_mode": True}

@@ -1,5 +1,8 @@
 """Micro-batch planning and padding: every row once, budgets, balance, alignment."""
 
+import math
+from statistics import NormalDist
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -19,19 +22,21 @@ def test_plan(lengths, ranks, budget):
     assert sorted(row for rank in plan for batch in rank for row in batch) == list(range(len(lengths)))
     assert len({len(rank) for rank in plan}) == 1
     for rank in plan:
-        for batch in rank:
-            padded = len(batch) * max((lengths[row] for row in batch), default=0)
-            assert padded <= budget or len(batch) == 1
-        # an empty micro-batch only where nothing is left to halve
-        assert all(batch for batch in rank) or all(len(batch) <= 1 for batch in rank)
+        loads = [sum(lengths[row] for row in batch) for batch in rank]
+        assert loads == sorted(loads, reverse=True)
+        assert all(load <= budget or len(batch) == 1 for load, batch in zip(loads, rank, strict=True))
+        assert max(loads, default=0) - min(loads, default=0) <= max(lengths, default=0)
+        # an empty micro-batch only where there are no rows to give it
+        assert all(rank) or all(len(batch) <= 1 for batch in rank)
     loads = [sum(lengths[row] for batch in rank for row in batch) for rank in plan]
     assert max(loads) - min(loads) <= max(lengths, default=0)
     assert plan == plan_micro_batches(lengths, ranks, budget)
 
 
-def test_plan_is_sorted_by_length_and_minimal():
-    # 4 rows of 10 and 4 of 100 in 400: mixing them would take three passes, sorting takes two
-    assert plan_micro_batches([10, 100] * 4, 1, 400) == [[[1, 3, 5, 7], [0, 2, 4, 6]]]
+def test_plan_needs_as_few_passes_as_the_tokens_allow():
+    # 4 rows of 10 and 4 of 100 are 440 tokens: two passes of 400, of 220 tokens each
+    assert plan_micro_batches([10, 100] * 4, 1, 400) == [[[1, 5, 0, 4], [3, 7, 2, 6]]]
+    assert plan_micro_batches([10, 100] * 4, 1, 440) == [[[1, 3, 5, 7, 0, 2, 4, 6]]]
 
 
 def test_a_row_beyond_the_budget_travels_alone():
@@ -44,10 +49,30 @@ def test_ranks_without_rows_get_empty_batches():
 
 
 def test_a_rank_splits_rather_than_idles():
-    plan = plan_micro_batches([100, 100, 50, 50, 50, 50], 2, 100)
-    assert [len(rank) for rank in plan] == [2, 2]
     plan = plan_micro_batches([90, 30, 30, 30], 2, 60)  # rank 0 has one long row, rank 1 three short ones
-    assert plan == [[[0], []], [[1, 2], [3]]]
+    assert plan == [[[0], []], [[1, 3], [2]]]
+
+
+def long_tailed(count: int) -> list[int]:
+    """Lengths of a reasoning run: log-normal with a median of 1,500 tokens, cut at 20,480; by inverse sampling."""
+    normal = NormalDist(math.log(1500), 1.0)
+    return [min(20480, int(math.exp(normal.inv_cdf((place * 0.61803398875) % 1)))) for place in range(1, count + 1)]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "budget"),
+    [
+        pytest.param(long_tailed(512 * 16), 32768, id="long-tailed"),
+        pytest.param([20 + place * 7 % 60 for place in range(512)], 1024, id="like the demo's"),
+    ],
+)
+def test_the_budget_is_filled_and_ranks_are_balanced(lengths, budget):
+    for ranks in (1, 8):
+        plan = plan_micro_batches(lengths, ranks, budget)
+        passes = ranks * len(plan[0])
+        assert sum(lengths) / (passes * budget) >= 0.95 or len(plan[0]) == -(-sum(lengths) // (ranks * budget))
+        loads = [sum(lengths[row] for batch in rank for row in batch) for rank in plan]
+        assert max(loads) / (sum(loads) / ranks) <= 1.02
 
 
 @settings(deadline=None)

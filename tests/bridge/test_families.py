@@ -105,19 +105,19 @@ def edited(models: Path, tmp_path: Path) -> Callable[..., Path]:
 
 
 def test_config_values(models: Path, edited: Callable[..., Path]) -> None:
-    from megatron_bridge.model import read_arch
+    from megatron_bridge.arch import read_arch
 
     arch = read_arch(models / "qwen3-tied")
     assert (arch.layers, arch.hidden, arch.ffn, arch.heads, arch.groups, arch.head_dim) == (4, 32, 48, 4, 2, 16)
-    assert arch.tied and arch.family.qk_norm and arch.rope_factor is None
+    assert arch.tied and arch.family.qk_norm and arch.rope_inv_freq is None
     assert [arch.padded_vocab(tensor) for tensor in (1, 2, 4)] == [48, 64, 64]
     assert read_arch(models / "qwen2-untied").head_dim == 8  # not given: hidden / heads
-    assert read_arch(models / "llama3-rope").rope_factor == 8.0
+    assert len(read_arch(models / "llama3-rope").rope_inv_freq or ()) == 4
 
 
 def test_the_older_spelling_of_rope_is_read(edited: Callable[..., Path]) -> None:
     """Checkpoints written before transformers 5 have `rope_theta` at the top level."""
-    from megatron_bridge.model import read_arch
+    from megatron_bridge.arch import read_arch
 
     directory = edited("qwen2-tied", rope_theta=1000000.0, rope_scaling=None)
     file = directory / "config.json"
@@ -136,11 +136,11 @@ def test_the_older_spelling_of_rope_is_read(edited: Callable[..., Path]) -> None
         ("llama-tied", {"mlp_bias": True}, "mlp_bias=true"),
         ("llama-tied", {"hidden_act": "gelu"}, "hidden_act='gelu'"),
         ("qwen2-tied", {"layer_types": ["sliding_attention"] * 4}, "sliding-window attention"),
-        ("llama-tied", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}}, "'linear'"),
+        ("llama-tied", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}}, "'yarn'"),
     ],
 )
 def test_what_would_be_lost_is_refused(edited: Callable[..., Path], name: str, changes: Any, text: str) -> None:
-    from megatron_bridge.model import read_arch
+    from megatron_bridge.arch import read_arch
 
     with pytest.raises(UsageError, match=text) as caught:
         read_arch(edited(name, **changes))
@@ -148,7 +148,7 @@ def test_what_would_be_lost_is_refused(edited: Callable[..., Path], name: str, c
 
 
 def test_no_config(tmp_path: Path) -> None:
-    from megatron_bridge.model import read_arch
+    from megatron_bridge.arch import read_arch
 
     with pytest.raises(UsageError, match=r"no config\.json"):
         read_arch(tmp_path)
@@ -158,15 +158,15 @@ def test_no_config(tmp_path: Path) -> None:
     ("tensor", "pipeline", "text"),
     [
         (3, 1, "parallel.tensor=3 does not divide the model's 4 attention heads"),
-        (4, 1, "parallel.tensor=4 does not divide the model's 2 key/value heads"),
-        (1, 3, "parallel.pipeline=3 does not divide the model's 4 layers"),
+        (1, 5, "parallel.pipeline=5 x parallel.virtual_pipeline=1 are more stages than the model's 4 layers"),
     ],
 )
 def test_layouts_that_do_not_divide(models: Path, tensor: int, pipeline: int, text: str) -> None:
-    from megatron_bridge.model import check_layout, read_arch
+    from da3po_cli.config.schema import ParallelConfig
+    from megatron_bridge.arch import check_layout, read_arch
 
     with pytest.raises(UsageError, match=text):
-        check_layout(read_arch(models / "qwen3-tied"), tensor, pipeline)
+        check_layout(read_arch(models / "qwen3-tied"), ParallelConfig(tensor=tensor, pipeline=pipeline))
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_weights_that_are_not_there(edited: Callable[..., Path]) -> None:
 
 def test_a_tied_model_may_carry_its_head(models: Path) -> None:
     """Qwen3-1.7B does; the head of an untied model must be there."""
-    from megatron_bridge.model import read_arch
+    from megatron_bridge.arch import read_arch
     from megatron_bridge.weights import check_names
 
     tied, untied = read_arch(models / "qwen3-tied"), read_arch(models / "qwen3-untied")

@@ -14,11 +14,22 @@ import torch
 import torch.distributed as dist
 
 from da3po_cli.algos.types import MicroBatch
-from da3po_cli.config.schema import TrainConfig
+from da3po_cli.config.schema import ParallelConfig, TrainConfig
 from megatron_bridge import build_policy
 from megatron_bridge.parallel import Parallel, initialize
 
-LAYOUTS = ((1, 1), (2, 1), (1, 2), (2, 2))  # (TP, PP); what is left of the 4 ranks is data parallel
+# What is left of the 4 ranks is data parallel. The models have 4 layers and 2 key/value heads.
+LAYOUTS = {
+    "(2, 2)": ParallelConfig(tensor=2, pipeline=2),
+    "(1, 1)": ParallelConfig(),
+    "(2, 1)": ParallelConfig(tensor=2),
+    "(1, 2)": ParallelConfig(pipeline=2),
+    "tp2 sp": ParallelConfig(tensor=2, sequence=True),
+    "tp2 pp2 sp": ParallelConfig(tensor=2, pipeline=2, sequence=True),
+    "pp2 vpp2": ParallelConfig(pipeline=2, virtual_pipeline=2),
+    "pp2 1+3": ParallelConfig(pipeline=2, pipeline_layers="1,3"),
+    "tp4": ParallelConfig(tensor=4),
+}
 TRAIN = TrainConfig(lr=1e-2, warmup_steps=4, weight_decay=0.1, grad_clip=1.0)
 
 
@@ -70,11 +81,21 @@ def _equal(left: Any, right: Any) -> bool:
     return left == right
 
 
+LAYOUT = ParallelConfig()  # the one in use
+
+
 def policy(models: Path, name: str, parallel: Parallel, temperature: float = 1.0, **options: Any) -> Any:
     dtype = options.pop("dtype", "float32")
     train = options.pop("train", TRAIN)
     return build_policy(
-        models / name, dtype=dtype, parallel=parallel, train=train, temperature=temperature, seed=1, **options
+        models / name,
+        dtype=dtype,
+        parallel=parallel,
+        train=train,
+        temperature=temperature,
+        seed=1,
+        layout=LAYOUT,
+        **options,
     )
 
 
@@ -118,7 +139,8 @@ def backward(parallel: Parallel, inputs: dict[str, Any]) -> dict[str, Any]:
         one = policy(inputs["models"], name, parallel, temperature=0.7, train=TrainConfig(lr=0.0))
         for label, batches in cuts.items():
             update = one.update(batches, objective(rows))
-            one.model.zero_grad_buffer()
+            for chunk in one.chunks:
+                chunk.zero_grad_buffer()
             loss, sums = one.accumulate(batches, objective(rows), all_reduce=True)
             grads = gradients(one)
             same_everywhere(parallel, [loss, sums, grads, update], f"{name}/{label}")
@@ -128,7 +150,7 @@ def backward(parallel: Parallel, inputs: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
-def resume(parallel: Parallel, inputs: dict[str, Any], layout: tuple[int, int]) -> dict[str, Any]:
+def resume(parallel: Parallel, inputs: dict[str, Any], label: str) -> dict[str, Any]:
     """Saved at (2, 2) after two steps; there and on every other layout two more."""
     rows, directory = inputs["rows"], inputs["scratch"] / "policy"
     batches = cut(rows, 4) if parallel.data_rank == 0 else []
@@ -142,7 +164,7 @@ def resume(parallel: Parallel, inputs: dict[str, Any], layout: tuple[int, int]) 
 
     name = "qwen3-tied"
     out: dict[str, Any] = {}
-    if layout == (2, 2):
+    if label == "(2, 2)":
         one = policy(inputs["models"], name, parallel, with_reference=True)
         initial = one.logprobs(cut(rows, 4))
         out["first"] = steps(one)
@@ -172,19 +194,20 @@ def half(parallel: Parallel, inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
+    global LAYOUT
     inputs = torch.load(sys.argv[1], weights_only=False)
     results: dict[str, Any] = {}
-    for layout in reversed(LAYOUTS):  # (2, 2) first: it writes the checkpoint that the others load
+    for label, LAYOUT in LAYOUTS.items():  # (2, 2) first: it writes the checkpoint that the others load
         from megatron.core import parallel_state
 
-        parallel = initialize(*layout, seed=1)
+        parallel = initialize(LAYOUT.tensor, LAYOUT.pipeline, seed=1, virtual_pipeline=LAYOUT.virtual_pipeline)
         one: dict[str, Any] = {"forward": forward(parallel, inputs)}
         one["backward"] = backward(parallel, inputs)
-        one["resume"] = resume(parallel, inputs, layout)
+        one["resume"] = resume(parallel, inputs, label)
         one["half"] = half(parallel, inputs)
         one["comm"] = [parallel.broadcast({"from": parallel.rank}), parallel.gather(parallel.data_rank)]
         parallel.barrier()
-        results[str(layout)] = one
+        results[label] = one
         parallel_state.destroy_model_parallel()
     if dist.get_rank() == 0:
         torch.save(results, sys.argv[2])

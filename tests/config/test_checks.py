@@ -13,8 +13,8 @@ import pytest
 from da3po_cli.config.checks import check
 from da3po_cli.config.load import load_config
 from da3po_cli.config.models import SUPPORTED_ARCHITECTURES, is_hub_id, model_directory, model_facts
-from da3po_cli.config.plan import CPU_RANKS, layout, updates_per_step
-from da3po_cli.config.schema import Config
+from da3po_cli.config.plan import CPU_RANKS, layout, stage_layers, updates_per_step
+from da3po_cli.config.schema import Config, ParallelConfig
 from da3po_cli.errors import UsageError
 
 MODEL = {
@@ -29,7 +29,7 @@ MODEL = {
 BASE = (
     "data.train=arith",
     "data.validation=arith",
-    "data.reward=arith",
+    "reward.name=arith",
     "data.max_prompt_tokens=64",
     "rollout.prompts=32",
     "rollout.group_size=8",
@@ -96,18 +96,33 @@ def test_the_base_has_no_problem(model: Path) -> None:
         (["run.name=a/b"], "run.name", "cannot name a run"),
         (["parallel.tensor=0"], "parallel.tensor", "at least 1"),
         (["parallel.tensor=3", "rollout.tensor=3"], "parallel.tensor", "8 attention heads or 4 key-value heads"),
-        (["parallel.tensor=8"], "parallel.tensor", "4 key-value heads"),
-        (["parallel.data=8", "rollout.tensor=8"], "rollout.tensor", "4 key-value heads"),
-        (["parallel.pipeline=4"], "parallel.pipeline", "6 layers"),
+        (["parallel.tensor=16"], "parallel.tensor", "8 attention heads"),
+        (["parallel.data=16", "rollout.tensor=16"], "rollout.tensor", "8 attention heads"),
+        (["parallel.pipeline=8"], "parallel.pipeline", "the model's 6 layers"),
+        (["parallel.pipeline=2", "parallel.virtual_pipeline=4"], "parallel.pipeline", "the model's 6 layers"),
+        (["parallel.virtual_pipeline=2"], "parallel.virtual_pipeline", "parallel.pipeline=1"),
+        (["parallel.pipeline=2", "parallel.pipeline_layers=2,3"], "parallel.pipeline_layers", "add up to"),
+        (["parallel.pipeline=2", "parallel.pipeline_layers=6,0"], "parallel.pipeline_layers", "above 0"),
+        (["parallel.pipeline=2", "parallel.pipeline_layers=2,2,2"], "parallel.pipeline_layers", "not 2 numbers"),
+        (["parallel.pipeline=2", "parallel.pipeline_layers=two,four"], "parallel.pipeline_layers", "not 2 numbers"),
+        (["parallel.sequence=true"], "parallel.sequence", "parallel.tensor=1"),
+        (["parallel.context=2"], "parallel.context", "context parallelism is not supported"),
+        (["parallel.expert=4"], "parallel.expert", "expert parallelism is not supported"),
+        (["fp8.format=hybrid", "model.dtype=bfloat16"], "fp8.format", "this is a CPU"),
+        (["fp8.format=hybrid", "model.dtype=float32"], "model.dtype", "needs model.dtype=bfloat16"),
+        (["fp8.param_gather=true"], "fp8.param_gather", "without FP8 training"),
+        (["fp8.format=e4m3", "fp8.recipe=delayed", "fp8.bf16_layers=1"], "fp8.recipe", "does not go with"),
+        (["rollout.quantization=fp8"], "rollout.quantization", "this is a CPU"),
+        (["rollout.quantization=fp8", "algo.tis=off"], "algo.tis", "does not correct for it"),
         (["rollout.tensor=2"], "rollout.tensor", "does not divide the 1 ranks"),
         (["parallel.data=3"], "train.mini_batch_prompts", "16 x 8 = 128 responses"),
         (["rollout.max_tokens=200"], "rollout.max_tokens", "64 + rollout.max_tokens=200 is above the model's 256"),
         (["data.max_prompt_tokens=400"], "rollout.max_tokens", "above the model's 256"),
         (["data.train=''"], "data.train", "is not set"),
-        (["data.train=missing.jsonl", "data.reward=math"], "data.train", "data file not found"),
+        (["data.train=missing.jsonl", "reward.name=math"], "data.train", "data file not found"),
         (["data.validation=missing.parquet"], "data.validation", "data file not found"),
-        (["data.train=notes.txt", "data.reward=math"], "data.train", "no file and no hub data set"),
-        (["data.train=org/name"], "data.reward", "the built-in arithmetic task"),
+        (["data.train=notes.txt", "reward.name=math"], "data.train", "no file and no hub data set"),
+        (["data.train=org/name"], "reward.name", "the built-in arithmetic task"),
     ],
 )
 def test_one_wrong_value_is_one_problem(model: Path, overrides: list[str], key: str, words: str) -> None:
@@ -124,16 +139,21 @@ def test_one_wrong_value_is_one_problem(model: Path, overrides: list[str], key: 
         ["train.mini_batch_prompts=12", "rollout.prompts=30"],
         ["rollout.max_tokens=200"],
         ["algo.overlong_cache=100"],
-        ["parallel.pipeline=4"],
-        ["parallel.tensor=8"],
+        ["parallel.pipeline=8"],
+        ["parallel.pipeline=2", "parallel.pipeline_layers=2,3"],
+        ["parallel.virtual_pipeline=2"],
+        ["parallel.sequence=true"],
+        ["parallel.tensor=16"],
+        ["parallel.context=2"],
+        ["fp8.format=hybrid"],
         ["rollout.tensor=2"],
-        ["parallel.data=8", "rollout.tensor=8"],
+        ["parallel.data=16", "rollout.tensor=16"],
     ],
 )
 def test_the_first_fix_of_a_hint_removes_the_problem(model: Path, overrides: list[str]) -> None:
     """Hints are commands: `key=value` or `key= one of value, ...` is applied as it stands."""
     (problem,) = check(configured(model, *overrides))
-    fix = re.match(r"([\w.]+)= ?(?:one of )?(\d+)", problem.hint or "")
+    fix = re.search(r"([\w.]+)= ?(?:one of )?(\d[\d,]*|false|none)", problem.hint or "")
     assert fix, problem.hint
     assert check(configured(model, *overrides, f"{fix[1]}={fix[2]}")) == []
 
@@ -141,12 +161,12 @@ def test_the_first_fix_of_a_hint_removes_the_problem(model: Path, overrides: lis
 def test_a_data_file_of_another_kind_is_refused(model: Path, tmp_path: Path) -> None:
     notes = tmp_path / "notes.txt"
     notes.touch()
-    (problem,) = check(configured(model, f"data.train={notes}", "data.reward=math"))
+    (problem,) = check(configured(model, f"data.train={notes}", "reward.name=math"))
     assert ".parquet" in problem.message
     rows = tmp_path / "rows.jsonl"
     rows.touch()
-    assert check(configured(model, f"data.train={rows}", "data.reward=math")) == []
-    assert check(configured(model, "data.train=org/name", "data.reward=math")) == []
+    assert check(configured(model, f"data.train={rows}", "reward.name=math")) == []
+    assert check(configured(model, "data.train=org/name", "reward.name=math")) == []
 
 
 def test_all_problems_are_listed(tmp_path: Path) -> None:
@@ -230,3 +250,50 @@ def test_hub_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert model_directory("Qwen/Qwen3-4B-Base", {"HF_HOME": str(tmp_path)}) == snapshot
     Path("Qwen/Qwen3-4B-Base").mkdir(parents=True)
     assert model_directory("Qwen/Qwen3-4B-Base", {}) == Path("Qwen/Qwen3-4B-Base")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "capability", "works"),
+    [
+        ("delayed", 8.0, False),  # Ampere
+        ("delayed", 8.9, True),  # Ada
+        ("tensorwise", 8.9, True),
+        ("blockwise", 8.9, False),
+        ("blockwise", 9.0, True),  # Hopper
+        ("mxfp8", 9.0, False),
+        ("mxfp8", 10.0, True),  # Blackwell
+        ("mxfp8", None, True),  # not known: TransformerEngine will say so
+    ],
+)
+def test_fp8_recipes_want_a_generation_of_gpus(model: Path, recipe: str, capability: float | None, works: bool) -> None:
+    config = configured(model, "model.dtype=bfloat16", "fp8.format=hybrid", f"fp8.recipe={recipe}")
+    found = check(config, devices=1, capability=capability)
+    assert [problem.where for problem in found] == ([] if works else ["fp8.format"])
+    if not works:
+        assert f"this device has {capability}" in found[0].message
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "virtual", "layers", "counts"),
+    [
+        (1, 1, 6, [6]),
+        (2, 1, 6, [3, 3]),
+        (4, 1, 6, [1, 2, 2, 1]),  # the ends also hold the embedding and the head
+        (4, 1, 7, [2, 2, 2, 1]),
+        (3, 1, 7, [2, 3, 2]),
+        (2, 2, 8, [2, 2, 2, 2]),
+        (2, 3, 7, [1, 1, 2, 1, 1, 1]),
+    ],
+)
+def test_layers_are_spread_over_the_stages(pipeline: int, virtual: int, layers: int, counts: list[int]) -> None:
+    assert stage_layers(layers, ParallelConfig(pipeline=pipeline, virtual_pipeline=virtual)) == counts
+    assert sum(counts) == layers
+
+
+def test_given_layers_of_the_stages() -> None:
+    assert stage_layers(8, ParallelConfig(pipeline=2, pipeline_layers="3, 5")) == [3, 5]
+
+
+@pytest.mark.parametrize("tensor", [1, 2, 4, 8])
+def test_tensor_ranks_may_share_a_key_value_head(model: Path, tensor: int) -> None:
+    assert check(configured(model, f"parallel.tensor={tensor}", f"rollout.tensor={tensor}")) == []

@@ -163,7 +163,7 @@ def two_ranks(models: Path, training: int, rollout: int) -> dict[str, Any]:
         reports = [sync.push()]
         groups = generator.generate(PROMPTS, Sampling(n=8, max_tokens=MAX_TOKENS, seed=5))
         odd = generator.generate(PROMPTS[:1], Sampling(n=1, max_tokens=MAX_TOKENS, seed=5))
-        scale(policy.model.parameters(), seed=1)
+        scale(policy.chunks[0].parameters(), seed=1)
         reports.append(sync.push())
         changed = generator.generate(PROMPTS, Sampling(n=8, max_tokens=MAX_TOKENS, seed=5))
         weights = {key: tensor.clone() for key, tensor in policy.iter_hf_weights()}

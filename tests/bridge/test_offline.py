@@ -1,0 +1,374 @@
+"""Checkpoints of every layout read and exported without a model: against the source, the trainer and transformers."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from safetensors.torch import load_file
+
+from da3po_cli.config.schema import Config, ModelConfig
+from da3po_cli.errors import UsageError
+from da3po_cli.runs import RunDir
+from da3po_cli.runs.locate import Checkpoint
+from da3po_cli.runtime.export import export
+from megatron_bridge.arch import read_arch
+from megatron_bridge.offline import hf_names, iter_checkpoint_weights
+
+HERE = Path(__file__).parent
+NAMES = ["qwen3-tied", "qwen3-untied", "qwen2-tied", "qwen2-untied", "llama-tied", "llama-untied"]
+LAYOUTS = ["tp2 pp2 dp2", "tp2 pp2", "tp2 dp2", "tp4", "pp2 vpp2 dp2", "pp2 uneven dp2", "tp2", "dp2", "one"]
+
+
+@pytest.fixture(scope="module")
+def world(models: Path, rows: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """(directory of checkpoints, log-probs of the trainer): one spawn of 8 ranks runs offline_world.py."""
+    scratch = tmp_path_factory.mktemp("offline")
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(4)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    torch.save(dict(rows=rows, models=models, names=NAMES, scratch=scratch, ports=ports), scratch / "inputs.pt")
+    path = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
+    clean = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=8"]
+    run = subprocess.run(
+        [*torchrun, str(HERE / "offline_world.py"), str(scratch / "inputs.pt"), str(scratch / "results.pt")],
+        env={**clean, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert run.returncode == 0, run.stderr[-6000:]
+    return scratch, torch.load(scratch / "results.pt", weights_only=False)
+
+
+def checkpoint(root: Path, layout: str, name: str, kind: str) -> Checkpoint:
+    run = root / layout / f"{name}-{kind}"
+    return Checkpoint(RunDir(run), 1, run / "checkpoints" / "step_1")
+
+
+def config(model: Path) -> Config:
+    return Config(model=ModelConfig(path=str(model), dtype="float32"))
+
+
+def source_tensors(directory: Path) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = {}
+    for file in directory.glob("*.safetensors"):
+        found |= load_file(file)
+    return found
+
+
+def exported(one: Checkpoint, model: Path, out: Path) -> dict[str, str]:
+    """File name -> sha256 of an export in several files, and the shards' own bytes beside each other."""
+    export(config(model), one, out, max_shard_bytes=20_000, say=lambda text: None)
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(out.iterdir())}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_an_untrained_checkpoint_of_any_layout_is_the_source_bit_for_bit(
+    world: Any, models: Path, name: str, tmp_path: Path
+) -> None:
+    source, arch = source_tensors(models / name), read_arch(models / name)
+    hashes = []
+    for layout in LAYOUTS:
+        one = checkpoint(world[0], layout, name, "base")
+        got = list(iter_checkpoint_weights(one.policy, arch))
+        assert [key for key, _ in got] == hf_names(arch)
+        assert {key for key, _ in got} == set(source)
+        assert len(got) == len(source)
+        for key, tensor in got:
+            assert torch.equal(tensor, source[key]), (layout, key)
+        hashes.append(exported(one, models / name, tmp_path / layout))
+    assert len(hashes[0]) > 5
+    assert all(one == hashes[0] for one in hashes)
+    written = source_tensors(tmp_path / LAYOUTS[0])
+    assert set(written) == set(source)
+    assert all(torch.equal(written[key], tensor) for key, tensor in source.items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_transformers_computes_the_trainers_logprobs(
+    world: Any, models: Path, rows: Any, tmp_path: Path, layout: str, name: str
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    export(
+        config(models / name), checkpoint(world[0], layout, name, "trained"), tmp_path / "out", say=lambda text: None
+    )
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert model.dtype is torch.float32
+    before = AutoModelForCausalLM.from_pretrained(models / name)
+    moved = 0.0
+    lines = [line for batch in world[1][layout][name] for line in batch]
+    for line, row in zip(lines, rows, strict=True):
+        response = row["ids"][row["prompt"] :]
+        got = line[row["prompt"] - 1 : len(row["ids"]) - 1]
+        with torch.no_grad():
+            want, old = (
+                torch.log_softmax(one(row["ids"][None]).logits[0, row["prompt"] - 1 : -1].double(), -1).gather(
+                    1, response[:, None]
+                )[:, 0]
+                for one in (model, before)
+            )
+        torch.testing.assert_close(got.double(), want, rtol=0, atol=1e-5)
+        moved = max(moved, float((want - old).abs().max()))
+    assert moved > 1e-2, "two updates must show, or the source's own weights would pass"
+
+
+@pytest.mark.slow
+def test_one_checkpoint_gives_the_same_bytes_from_every_layout_that_saved_it_again(
+    world: Any, models: Path, tmp_path: Path
+) -> None:
+    name = "qwen3-tied"
+    one = checkpoint(world[0], LAYOUTS[0], name, "trained")
+    shutil.copytree(one.run.path, tmp_path / f"{name}-moved")  # the run's name is in the model card
+    origin = checkpoint(tmp_path, ".", name, "moved")
+    hashes = [exported(origin, models / name, tmp_path / "origin")]
+    for layout in LAYOUTS:
+        hashes.append(exported(checkpoint(world[0], layout, name, "moved"), models / name, tmp_path / layout))
+    assert all(one == hashes[0] for one in hashes)
+    base = checkpoint(world[0], LAYOUTS[0], name, "base")
+    assert exported(base, models / name, tmp_path / "base") != hashes[0]
+
+
+@pytest.mark.slow
+def test_another_process_writes_the_same_bytes(world: Any, models: Path, tmp_path: Path) -> None:
+    one = checkpoint(world[0], "tp2 dp2", "qwen2-untied", "trained")
+    here = exported(one, models / "qwen2-untied", tmp_path / "here")
+    one.run.config_file.write_text(f"model:\n  path: {models / 'qwen2-untied'}\n  dtype: float32\n")
+    (one.path / "state.json").write_text('{"step": 1}')
+    command = [sys.executable, "-m", "da3po_cli", "export", str(one.path), str(tmp_path / "there")]
+    env = {**os.environ, "PYTHONPATH": str(HERE.parents[1]), "PYTHONHASHSEED": "7"}
+    done = subprocess.run([*command, "--max-shard-size=20KB"], env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    there = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in (tmp_path / "there").iterdir()}
+    assert there == here
+
+
+# --- checkpoints written by hand with torch alone, in the documented layout
+
+
+def by_hand(arch: Any, source: dict[str, torch.Tensor], *, numbered: bool = False, pad: int = 3) -> dict[str, Any]:
+    """The global tensors of a checkpoint, from the definition: stacked layers, rows by query group, [gate; up]."""
+    layers: dict[str, list[torch.Tensor]] = {}
+    for layer in range(arch.layers):
+        get = {key.removeprefix(f"model.layers.{layer}."): tensor for key, tensor in source.items()}
+        per, d = arch.heads // arch.groups, arch.head_dim
+        heads = []
+        for group in range(arch.groups):
+            heads += [
+                get["self_attn.q_proj.weight"][(group * per + i) * d : (group * per + i + 1) * d] for i in range(per)
+            ]
+            heads += [get[f"self_attn.{p}_proj.weight"][group * d : (group + 1) * d] for p in "kv"]
+        entries = {
+            "self_attention.linear_qkv.layer_norm_weight": get["input_layernorm.weight"],
+            "self_attention.linear_qkv.weight": torch.cat(heads),
+            "self_attention.linear_proj.weight": get["self_attn.o_proj.weight"],
+            "mlp.linear_fc1.layer_norm_weight": get["post_attention_layernorm.weight"],
+            "mlp.linear_fc1.weight": torch.cat([get["mlp.gate_proj.weight"], get["mlp.up_proj.weight"]]),
+            "mlp.linear_fc2.weight": get["mlp.down_proj.weight"],
+        }
+        if arch.family.qk_norm:
+            for p in "qk":
+                entries[f"self_attention.{p}_layernorm.weight"] = get[f"self_attn.{p}_norm.weight"]
+        for key, tensor in entries.items():
+            layers.setdefault(key, []).append(tensor)
+    state: dict[str, Any] = {}
+    for key, tensors in layers.items():
+        if numbered:
+            state |= {f"decoder.layers.{layer}.{key}": tensor for layer, tensor in enumerate(tensors)}
+        else:
+            state[f"decoder.layers.{key}"] = torch.stack(tensors)
+    padding = torch.full((pad, arch.hidden), 9.0)
+    state["embedding.word_embeddings.weight"] = torch.cat([source["model.embed_tokens.weight"], padding])
+    state["decoder.final_layernorm.weight"] = source["model.norm.weight"]
+    if not arch.tied:
+        state["output_layer.weight"] = torch.cat([source["lm_head.weight"], padding])
+    return state
+
+
+def write(directory: Path, state: dict[str, Any]) -> Path:
+    dcp.save(state, storage_writer=dcp.FileSystemWriter(directory), no_dist=True)
+    return directory
+
+
+@pytest.fixture
+def llama(models: Path, tmp_path: Path) -> tuple[Path, Any, dict[str, torch.Tensor]]:
+    """(policy directory, arch, source tensors) of a checkpoint with an optimizer entry that must not be read."""
+    model = models / "llama-tied"
+    arch, source = read_arch(model), source_tensors(model)
+    state = by_hand(arch, source) | {"optimizer.state.exp_avg.decoder.final_layernorm.weight": torch.ones(32)}
+    return write(tmp_path / "policy", state), arch, source
+
+
+@pytest.mark.parametrize("numbered", [False, True])
+@pytest.mark.parametrize("name", ["qwen3-untied", "llama-tied"])
+def test_the_documented_layout_is_read(models: Path, tmp_path: Path, name: str, numbered: bool) -> None:
+    arch, source = read_arch(models / name), source_tensors(models / name)
+    directory = write(tmp_path / "policy", by_hand(arch, source, numbered=numbered))
+    got = dict(iter_checkpoint_weights(directory, arch))
+    assert list(got) == hf_names(arch)
+    assert set(got) == set(source)
+    for key, tensor in source.items():
+        assert torch.equal(got[key], tensor), key
+
+
+def test_a_tied_head_comes_right_after_the_embedding(llama: Any) -> None:
+    directory, arch, source = llama
+    names = [key for key, _ in iter_checkpoint_weights(directory, arch, include_tied_head=True)]
+    assert names == hf_names(arch, include_tied_head=True)
+    assert names[:2] == ["model.embed_tokens.weight", "lm_head.weight"]
+    got = dict(iter_checkpoint_weights(directory, arch, include_tied_head=True))
+    assert torch.equal(got["lm_head.weight"], source["model.embed_tokens.weight"])
+
+
+def test_names_are_in_model_order(models: Path) -> None:
+    names = hf_names(read_arch(models / "qwen2-untied"))
+    layer = [
+        "input_layernorm.weight",
+        *(f"self_attn.{p}_proj.weight" for p in "qkvo"),
+        "post_attention_layernorm.weight",
+        *(f"mlp.{p}_proj.weight" for p in ("gate", "up", "down")),
+        *(f"self_attn.{p}_proj.bias" for p in "qkv"),
+    ]
+    assert names == [
+        "model.embed_tokens.weight",
+        *(f"model.layers.{number}.{key}" for number in range(4) for key in layer),
+        "model.norm.weight",
+        "lm_head.weight",
+    ]
+
+
+def test_tensors_keep_the_trainers_dtype(llama: Any, tmp_path: Path) -> None:
+    _, arch, source = llama
+    half = {key: tensor.bfloat16() for key, tensor in by_hand(arch, source).items()}
+    for key, tensor in iter_checkpoint_weights(write(tmp_path / "half", half), arch):
+        assert tensor.dtype is torch.bfloat16
+        assert torch.equal(tensor, source[key].bfloat16()), key
+
+
+def test_nothing_is_read_before_all_that_shows_without_reading_is_checked(llama: Any, tmp_path: Path) -> None:
+    """The last parameter of the table is the one that is missing, and the first `next` says so."""
+    _, arch, source = llama
+    state = by_hand(arch, source)
+    del state["decoder.final_layernorm.weight"]
+    with pytest.raises(UsageError, match=r"no parameter decoder\.final_layernorm\.weight"):
+        next(iter_checkpoint_weights(write(tmp_path / "less", state), arch))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (dict(layers=5), "4 layers, not 5"),
+        (dict(groups=4), r"64 rows in decoder\.layers\.self_attention\.linear_qkv\.weight, not 96"),
+        (dict(ffn=40), r"96 rows in decoder\.layers\.mlp\.linear_fc1\.weight, not 80"),
+        (dict(vocab=49), r"48 rows in embedding\.word_embeddings\.weight, not 49"),
+        (dict(tied=False), r"no parameter output_layer\.weight"),
+    ],
+)
+def test_a_checkpoint_of_another_model_is_refused(llama: Any, change: dict[str, Any], message: str) -> None:
+    from dataclasses import replace
+
+    directory, arch, _ = llama
+    with pytest.raises(UsageError, match=message) as caught:
+        next(iter_checkpoint_weights(directory, replace(arch, **change)))
+    assert str(arch.path) in (caught.value.hint or "")
+    assert caught.value.where == str(directory)
+
+
+def test_damaged_files_are_named(llama: Any, tmp_path: Path) -> None:
+    directory, arch, _ = llama
+    (shard,) = directory.glob("*.distcp")
+
+    def failing(label: str) -> Path:
+        return Path(shutil.copytree(directory, tmp_path / label))
+
+    cut = failing("cut")
+    os.truncate(cut / shard.name, shard.stat().st_size // 2)
+    with pytest.raises(UsageError, match=rf"{shard.name} has \d+ bytes and .* ends at \d+"):
+        list(iter_checkpoint_weights(cut, arch))
+
+    absent = failing("absent")
+    (absent / shard.name).unlink()
+    with pytest.raises(UsageError, match=f"{shard.name} is missing"):
+        list(iter_checkpoint_weights(absent, arch))
+
+    zeroed = failing("zeroed")
+    (zeroed / shard.name).write_bytes(bytes(shard.stat().st_size))
+    with pytest.raises(UsageError, match=rf"cannot read embedding\.word_embeddings\.weight from {shard.name}"):
+        list(iter_checkpoint_weights(zeroed, arch))
+
+    unlisted = failing("unlisted")
+    (unlisted / ".metadata").unlink()
+    with pytest.raises(UsageError, match=r"no \.metadata, so no whole checkpoint"):
+        list(iter_checkpoint_weights(unlisted, arch))
+
+    garbled = failing("garbled")
+    (garbled / ".metadata").write_bytes((directory / ".metadata").read_bytes()[:100])
+    with pytest.raises(UsageError, match=r"\.metadata cannot be read"):
+        list(iter_checkpoint_weights(garbled, arch))
+
+
+class _Touch:
+    """What an attacker puts into a pickle: loading it makes a file."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> Any:
+        return (Path.touch, (self.file,))
+
+
+def test_a_pickle_in_the_index_runs_nothing(llama: Any, tmp_path: Path) -> None:
+    """Not by itself, and not beside an index that is otherwise right."""
+    directory, arch, source = llama
+    for dotted in ("os.system", "torch.os.system"):
+        module, _, name = dotted.partition(".")
+        payload = (
+            b"\x80\x04\x8c" + bytes([len(module)]) + module.encode() + b"\x8c" + bytes([len(name)]) + name.encode()
+        )
+        payload += b"\x93\x8c" + bytes([len(f"touch {tmp_path}/ran")]) + f"touch {tmp_path}/ran".encode() + b"\x85R."
+        (directory / ".metadata").write_bytes(payload)
+        with pytest.raises(UsageError, match="no index of a checkpoint"):
+            list(iter_checkpoint_weights(directory, arch))
+        assert not (tmp_path / "ran").exists()
+    again = write(tmp_path / "again", by_hand(arch, source))
+    metadata = dcp.FileSystemReader(again).read_metadata()
+    metadata.planner_data = _Touch(tmp_path / "ran")
+    (again / ".metadata").write_bytes(pickle.dumps(metadata))
+    assert dict(iter_checkpoint_weights(again, arch)).keys() == source.keys()
+    assert not (tmp_path / "ran").exists()
+    pickle.loads((again / ".metadata").read_bytes())  # the payload is a real one
+    assert (tmp_path / "ran").exists()
+
+
+def test_no_megatron_no_process_group(llama: Any) -> None:
+    directory, arch, _ = llama
+    code = f"""
+import sys
+from pathlib import Path
+from megatron_bridge.arch import read_arch
+from megatron_bridge.offline import iter_checkpoint_weights
+assert len(list(iter_checkpoint_weights(Path({str(directory)!r}), read_arch(Path({str(arch.path)!r}))))) == 38
+import torch.distributed
+assert not torch.distributed.is_initialized()
+assert not any(name.split(".")[0] in ("megatron", "vllm") for name in sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=HERE.parents[1], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
