@@ -60,8 +60,8 @@ def main() -> None:
     extra = resident("VmHWM") - before
     megabytes = 1e6
     print(
-        f"rank {comm.rank}: {extra / megabytes:.0f} MB beyond the weights; largest tensor {max(sizes) / megabytes:.0f} MB "
-        f"(x {extra / max(sizes):.2f}), whole model {sum(sizes) / megabytes:.0f} MB (x {extra / sum(sizes):.2f})",
+        f"rank {comm.rank}: {extra / megabytes:.0f} MB beyond the weights; largest tensor {max(sizes) / megabytes:.0f} "
+        f"MB (x {extra / max(sizes):.2f}), whole model {sum(sizes) / megabytes:.0f} MB (x {extra / sum(sizes):.2f})",
         flush=True,
     )
     comm.shutdown()

@@ -153,7 +153,7 @@ def test_one_wrong_value_is_one_problem(model: Path, overrides: list[str], key: 
 def test_the_first_fix_of_a_hint_removes_the_problem(model: Path, overrides: list[str]) -> None:
     """Hints are commands: `key=value` or `key= one of value, ...` is applied as it stands."""
     (problem,) = check(configured(model, *overrides))
-    fix = re.search(r"([\w.]+)= ?(?:one of )?(\d[\d,]*|false|none)", problem.hint or "")
+    fix = re.search(r"([\w.]+)= ?(?:one of )?(\d+(?:,\d+)*|false|none)", problem.hint or "")
     assert fix, problem.hint
     assert check(configured(model, *overrides, f"{fix[1]}={fix[2]}")) == []
 
