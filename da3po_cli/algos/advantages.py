@@ -6,8 +6,9 @@ Legend: G responses of one prompt (the group), k of them correct, p = k / G.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from da3po_cli.algos.stats import gamma
 from da3po_cli.algos.table import AlgoConfig
 from da3po_cli.algos.types import Group
 
@@ -34,15 +35,28 @@ def group_advantages(rewards: Sequence[float], *, std_power: float, ddof: int) -
     return [value / scale for value in centred]
 
 
-def daa_weights(acc: Sequence[int], *, lam: float, tau: float) -> list[float]:
+# (p, G, lambda, tau) -> the factor on correct responses of a prompt with pass rate p < tau
+DAA_SCHEDULES: dict[str, Callable[[float, int, float, float], float]] = {
+    "constant": lambda p, size, lam, tau: lam,
+    "inverse_gamma": lambda p, size, lam, tau: 1 / gamma(p, size),
+    "linear": lambda p, size, lam, tau: lam + (1 - lam) * p / tau,
+}
+
+
+def daa_weights(acc: Sequence[int], *, lam: float, tau: float, schedule: str = "constant") -> list[float]:
     """DAA (arXiv 2608.27982): lambda for the correct responses of a hard prompt (p < tau, strict), else 1.
 
     Args:
         acc: 0 or 1 per response of the group: raw correctness, never the shaped reward, since a correct response
             of full length has reward 1 - 1 = 0.
+        lam: 1 turns every schedule off, so that lambda 1 is DAPO.
+        schedule: a name of DAA_SCHEDULES; `constant` is the paper's.
     """
-    hard = bool(acc) and sum(acc) / len(acc) < tau
-    return [lam if hard and correct else 1.0 for correct in acc]
+    rate = sum(acc) / max(1, len(acc))
+    if lam == 1 or not 0 < rate < tau:
+        return [1.0] * len(acc)
+    weight = DAA_SCHEDULES[schedule](rate, len(acc), lam, tau)
+    return [weight if one else 1.0 for one in acc]
 
 
 def assign_advantages(group: Group, algo: AlgoConfig) -> None:
@@ -55,7 +69,7 @@ def assign_advantages(group: Group, algo: AlgoConfig) -> None:
         response.advantage, response.daa_weight = 0.0, 1.0
     known = group.known
     advantages = group_advantages([r.reward for r in known], std_power=algo.std_power, ddof=algo.std_ddof)
-    weights = daa_weights([r.acc for r in known], lam=algo.daa_lambda, tau=algo.daa_tau)
+    weights = daa_weights([r.acc for r in known], lam=algo.daa_lambda, tau=algo.daa_tau, schedule=algo.daa_schedule)
     for response, advantage, weight in zip(known, advantages, weights, strict=True):
         response.advantage = weight * advantage
         response.daa_weight = weight

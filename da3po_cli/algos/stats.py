@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
+from functools import cache
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
@@ -36,37 +36,119 @@ def mean_interval(clusters: Sequence[Sequence[float]], level: float = 0.95) -> I
     The k samples of a prompt share its difficulty, so that their spread says nothing about other prompts:
     stderr = sd(cluster means, ddof 1) / sqrt(clusters), and the interval is Student's t with clusters - 1 degrees.
     """
-    if not clusters or not all(clusters):
-        raise ValueError("need at least one cluster, none of them empty")
-    means = [math.fsum(values) / len(values) for values in clusters]
-    count = len(means)
-    mean = math.fsum(means) / count
+    mean, variance, count = _over_clusters(clusters)
     if count == 1:
         return Interval(mean, math.inf, -math.inf, math.inf)
-    variance = math.fsum((value - mean) ** 2 for value in means) / (count - 1)
     stderr = math.sqrt(variance / count)
     reach = t_quantile((1 + level) / 2, count - 1) * stderr
     return Interval(mean, stderr, mean - reach, mean + reach)
 
 
-def t_quantile(probability: float, degrees: int) -> float:
-    """Quantile of Student's t: exact for 1 and 2 degrees of freedom, else Abramowitz and Stegun 26.7.5.
+def share_interval(clusters: Sequence[Sequence[float]], level: float = 0.95) -> Interval:
+    """The same for values in [0, 1], with Wilson's interval, which stays in [0, 1] and also holds near its ends.
 
-    The series is good to 0.02 at 3 degrees and to 0.001 from 6 on (probability 0.975).
+    Wilson's formula takes the effective number of independent draws, p (1 - p) / stderr^2, and Student's t in place
+    of z, as for clustered surveys (Dean and Pagano, J. Surv. Stat. Methodol. 2015). A problem is worth one
+    draw at least, for no variance of a share is above p (1 - p). Where the means are all 0, or all 1, stderr is 0 and
+    the interval still has a width.
+
+    Its coverage is 93 to 97 % for 30 or more problems of which a tenth or more is solved in the mean; below that the
+    distribution is too skewed and it falls, to 90 % for 30 problems at 5 % (simulated: tests/algos/test_stats.py).
     """
-    if degrees == 1:
-        return math.tan(math.pi * (probability - 0.5))
-    if degrees == 2:
-        side = 2 * probability - 1
-        return side * math.sqrt(2 / (1 - side * side))
-    z, v = NormalDist().inv_cdf(probability), degrees
-    return (
-        z
-        + (z**3 + z) / (4 * v)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
-        + (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / (92160 * v**4)
-    )
+    mean, variance, count = _over_clusters(clusters)
+    if count == 1:
+        return Interval(mean, math.inf, 0.0, 1.0)
+    spread = max(0.0, mean * (1 - mean))  # rounding may take the mean of ones above 1
+    stderr = math.sqrt(variance / count)
+    draws = max(float(count), spread / stderr**2 if stderr else 0.0)
+    t = t_quantile((1 + level) / 2, count - 1)
+    scale = 1 + t * t / draws
+    middle = (mean + t * t / (2 * draws)) / scale
+    reach = t / scale * math.sqrt(spread / draws + (t / (2 * draws)) ** 2)
+    return Interval(mean, stderr, max(0.0, middle - reach), min(1.0, middle + reach))
+
+
+def mean_of_means(intervals: Sequence[tuple[Interval, int]], level: float = 0.95) -> Interval:
+    """The plain mean of independent means, each given with its number of clusters.
+
+    Its variance is the sum of theirs over their number squared; Student's t has Satterthwaite's degrees of freedom.
+    """
+    parts = [(interval.stderr / len(intervals), clusters - 1) for interval, clusters in intervals]
+    mean = math.fsum(interval.mean for interval, _ in intervals) / len(intervals)
+    variance = math.fsum(stderr**2 for stderr, _ in parts)
+    if not math.isfinite(variance):
+        return Interval(mean, math.inf, -math.inf, math.inf)
+    stderr = math.sqrt(variance)
+    slack = math.fsum(part**4 / degrees for part, degrees in parts)
+    reach = t_quantile((1 + level) / 2, math.floor(variance**2 / slack)) * stderr if slack else 0.0
+    return Interval(mean, stderr, mean - reach, mean + reach)
+
+
+def _over_clusters(clusters: Sequence[Sequence[float]]) -> tuple[float, float, int]:
+    """Mean and variance (ddof 1; 0 for one cluster) of the cluster means, and their number."""
+    if not clusters or not all(clusters):
+        raise ValueError("need at least one cluster, none of them empty")
+    means = [math.fsum(values) / len(values) for values in clusters]
+    count = len(means)
+    mean = math.fsum(means) / count
+    variance = math.fsum((value - mean) ** 2 for value in means) / max(1, count - 1)
+    return mean, variance, count
+
+
+def sign_flip_p_value(groups: Sequence[Sequence[float]], draws: int = 20_000, seed: int = 0) -> float:
+    """Two-sided p-value of the mean over groups of the mean within being 0, by flipping the sign of every value.
+
+    Under the null hypothesis that two models are alike, a problem's difference is as likely as its negative. Exact,
+    over all patterns, for up to 14 values other than 0; else by `draws` random patterns, as (hits + 1) / (draws + 1).
+
+    Args:
+        groups: paired differences, one list per benchmark.
+    """
+    weighted = [value / len(values) for values in groups for value in values if value]
+    if not weighted:
+        return 1.0
+    import numpy as np
+
+    values = np.abs(np.array(weighted))  # |sum| has the same distribution whatever the signs are to begin with
+    observed = abs(math.fsum(weighted)) * (1 - 1e-12)  # patterns that tie with it must not fall to rounding
+    if len(values) <= 14:
+        patterns = (np.arange(2 ** len(values))[:, None] >> np.arange(len(values))) & 1
+        return float((np.abs((2 * patterns - 1) @ values) >= observed).mean())
+    generator, hits, block = np.random.default_rng(seed), 0, 1000
+    for start in range(0, draws, block):
+        signs = 2 * generator.integers(0, 2, (min(block, draws - start), len(values)), dtype=np.int8) - 1
+        hits += int((np.abs(signs @ values) >= observed).sum())
+    return (hits + 1) / (draws + 1)
+
+
+def t_within(t: float, degrees: int) -> float:
+    """P(|T| < t) of Student's t with a whole number of degrees of freedom, exact (Abramowitz and Stegun 26.7.3-4)."""
+    if t <= 0:
+        return 0.0
+    angle = math.atan(t / math.sqrt(degrees))
+    cosine2 = math.cos(angle) ** 2
+    odd = degrees % 2
+    term, total = (math.cos(angle) if odd else 1.0), 0.0
+    for power in range(1 + odd, degrees, 2):  # terms cos^(power - 1)
+        total += term
+        term *= cosine2 * power / (power + 1)
+    if odd:
+        return 2 / math.pi * (angle + math.sin(angle) * total)
+    return math.sin(angle) * total
+
+
+@cache
+def t_quantile(probability: float, degrees: int) -> float:
+    """Quantile of Student's t, by bisection of `t_within`."""
+    if probability < 0.5:
+        return -t_quantile(1 - probability, degrees)
+    inside, low, high = 2 * probability - 1, 0.0, 1.0
+    while t_within(high, degrees) < inside:
+        high *= 2
+    while high - low > 1e-12 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if t_within(middle, degrees) < inside else (low, middle)
+    return (low + high) / 2
 
 
 def alpha_plus(p: float, group_size: int) -> float:

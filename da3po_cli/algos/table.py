@@ -21,6 +21,9 @@ class AlgoConfig:
     """Direct Advantage Amplification: factor on the advantage of correct responses to hard prompts; 1 is off."""
     daa_tau: float = 0.5
     """A prompt is hard when its pass rate in the group is strictly below this."""
+    daa_schedule: Literal["constant", "inverse_gamma", "linear"] = "constant"
+    """How the factor depends on the pass rate p of a hard prompt: lambda itself (the paper); 1 / gamma(p, G), what
+    the paper's theorem says that the filter takes, without lambda; or falling from lambda at 0 to 1 at tau."""
     ratio: Literal["token", "sequence"] = "token"
     """Importance ratio per token, or exp(mean log-ratio) per sequence (GSPO)."""
     clip_low: float = 0.2

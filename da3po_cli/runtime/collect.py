@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from da3po_cli.algos.sampling import Batch, DynamicSampler, group_from_dict
-from da3po_cli.algos.types import Group, Prompt
-from da3po_cli.errors import UsageError
-from da3po_cli.rewards import Reward, Shaping, grade_groups
+from da3po_cli.algos.types import Group, Prompt, Response
+from da3po_cli.config.schema import RewardConfig
+from da3po_cli.data.verify import Golds, verifier
+from da3po_cli.errors import DivergedError, UsageError
+from da3po_cli.rewards import Grade, GradeMany, GradingPool, Shaping, grade_groups, make_reward
+from da3po_cli.rewards.registry import sources
 from da3po_cli.runtime import Comm, Generator, Sampling
 from da3po_cli.runtime.clock import Clock
 
@@ -35,22 +37,63 @@ class RolloutSource(Protocol):
     def load_state(self, state: dict[str, Any]) -> None: ...
 
 
-@dataclass(frozen=True)
 class Grader:
-    """Grades on rank 0 and tells the others, so that no two ranks can disagree about a verdict."""
+    """Grades on rank 0 and tells the others, so that no two ranks can disagree about a verdict.
 
-    reward: Reward
-    shaping: Shaping
-    comm: Comm
+    Raises:
+        UsageError: a reward of the config cannot be imported or has another signature.
+    """
+
+    MIN_UNKNOWN = 4  # so few unknown answers never stop a run, whatever their share
+
+    def __init__(self, config: RewardConfig, shaping: Shaping, comm: Comm) -> None:
+        self._config, self._shaping, self._comm = config, shaping, comm
+        self._by_source = sources(config.by_source)
+        self._pools: dict[str, GradingPool] = {}
+        if comm.rank == 0:
+            for name in {config.name, *self._by_source.values()}:
+                make_reward(name)  # fails here, before a step is paid for
+                self._pools[name] = GradingPool(name, workers=config.workers, deadline_s=config.deadline_s)
 
     def __call__(self, groups: Sequence[Group]) -> None:
+        """Fill verdict, acc and reward of every response.
+
+        Raises:
+            DivergedError: more than reward.max_unknown of the responses could not be judged. On every rank.
+        """
         responses = [response for group in groups for response in group.responses]
-        if self.comm.rank == 0:
-            grade_groups(groups, self.reward, self.shaping)
-        if self.comm.world > 1:
-            marks = self.comm.broadcast([(r.verdict, r.acc, r.reward) for r in responses])
+        if self._comm.rank == 0:
+            grade_groups(groups, self._grades, self._shaping)
+        if self._comm.world > 1:
+            marks = self._comm.broadcast([(r.verdict, r.acc, r.reward) for r in responses])
             for response, mark in zip(responses, marks, strict=True):
                 response.verdict, response.acc, response.reward = mark
+        self._stop_if_blind(responses)
+
+    def verify(self, golds: Golds) -> Sequence[Grade]:
+        """Each gold graded as an answer to itself, by the reward of its data source; the same on every rank."""
+        grades = verifier(self._config, self._pools.__getitem__)(golds) if self._comm.rank == 0 else []
+        return self._comm.broadcast(grades) if self._comm.world > 1 else grades
+
+    def close(self) -> None:
+        """End the grading workers."""
+        for pool in self._pools.values():
+            pool.close()
+
+    def _grades(self, source: str) -> GradeMany:
+        return self._pools[self._by_source.get(source, self._config.name)].grade
+
+    def _stop_if_blind(self, responses: Sequence[Response]) -> None:
+        judged = [response for response in responses if response.finish_reason != "failed"]
+        unknown = sum(response.verdict == "unknown" for response in judged)
+        limit = self._config.max_unknown
+        if unknown > max(limit * len(judged), self.MIN_UNKNOWN):
+            raise DivergedError(
+                f"the grader could not judge {unknown} of {len(judged)} answers, above reward.max_unknown={limit:g}",
+                where=f"reward {self._config.name}",
+                hint="look at them with `da3po grade` on the run's rollouts; raise reward.deadline_s, "
+                "or reward.max_unknown to go on",
+            )
 
 
 class LiveRollouts:
@@ -125,39 +168,3 @@ class ReplayedRollouts:
         return {}
 
     def load_state(self, state: dict[str, Any]) -> None: ...
-
-
-def batch_metrics(batch: Batch, *, tau: float, rollout_seconds: float) -> dict[str, float]:
-    """What the rollouts of a step say, under the names of the metric reference.
-
-    `train/acc` and `rollout/*` are over everything generated, kept or not, so that the filter does not colour them;
-    `sample/hard_share` (pass rate strictly below tau) and `daa/amplified` are over the kept groups.
-    """
-    groups = batch.kept + batch.dropped
-    responses = [response for group in groups for response in group.responses]
-    kept = [response for group in batch.kept for response in group.responses]
-    tokens = sum(len(response.token_ids) for response in responses)
-    reasons = Counter(group.drop_reason for group in batch.dropped)
-
-    def mean(values: list[float]) -> float:
-        return sum(values) / len(values) if values else 0.0
-
-    metrics: dict[str, float] = {
-        "train/acc": mean([response.acc for response in responses]),
-        "train/reward": mean([response.reward for response in kept]),
-        "train/acc_kept": mean([response.acc for response in kept]),
-        "sample/kept": len(batch.kept),
-        "sample/generated": batch.generated,
-        "sample/rounds": batch.rounds,
-        "sample/hard_share": mean([group.pass_rate < tau for group in batch.kept]),
-        "daa/amplified": mean([response.daa_weight != 1.0 for response in kept]),
-        "rollout/length": tokens / max(1, len(responses)),
-        "rollout/truncated": mean([response.finish_reason == "length" for response in responses]),
-        "rollout/tokens": tokens,
-        "grade/unknown": mean([response.verdict == "unknown" for response in responses]),
-    }
-    for reason in ("too_easy", "too_hard", "failed", "duplicate", "surplus"):
-        metrics[f"sample/drop_{reason}"] = reasons[reason]
-    if rollout_seconds > 0:
-        metrics["rollout/tokens_per_s"] = tokens / rollout_seconds
-    return metrics

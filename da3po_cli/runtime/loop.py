@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from da3po_cli.algos.advantages import assign_advantages
 from da3po_cli.algos.batching import collate, denominators, plan_micro_batches
+from da3po_cli.algos.diagnostics import batch_metrics
 from da3po_cli.algos.losses import finish_metrics, make_loss_fn
 from da3po_cli.algos.sampling import Batch, SamplingExhausted
 from da3po_cli.algos.types import Group, MicroBatch, Trajectory
@@ -20,7 +21,7 @@ from da3po_cli.config.schema import Config
 from da3po_cli.errors import DivergedError
 from da3po_cli.runtime import Comm, Policy, Update, WeightSync
 from da3po_cli.runtime.clock import Clock
-from da3po_cli.runtime.collect import RolloutSource, batch_metrics
+from da3po_cli.runtime.collect import RolloutSource
 
 MAX_SKIPPED_STEPS = 3
 
@@ -34,9 +35,22 @@ class Observer(Protocol):
 
 
 class Checkpoints(Protocol):
-    """Saves everything that the next step depends on."""
+    """Saves everything that the next step depends on; see `checkpoint.CheckpointStore`."""
 
-    def save(self, step: int) -> None: ...
+    seconds: float
+
+    def score(self, record: dict[str, Any]) -> bool: ...
+    def save(self, step: int, record: dict[str, Any]) -> None: ...
+    def poll(self) -> None: ...
+    def wait(self) -> None: ...
+
+
+class Stops(Protocol):
+    """Decides whether the job goes on; see `stop.Stop`."""
+
+    def begin(self, step: int) -> None: ...
+    def asked(self) -> bool: ...
+    def here(self, save: float) -> bool: ...
 
 
 class Validate(Protocol):
@@ -54,10 +68,14 @@ class Parts:
     validate: Validate | None
     observer: Observer
     checkpoints: Checkpoints
+    stop: Stops
 
 
-def train(config: Config, parts: Parts, *, first_step: int = 1) -> None:
+def train(config: Config, parts: Parts, *, first_step: int = 1) -> int:
     """Run steps `first_step` to `config.run.steps`.
+
+    Returns:
+        The last step that was done; below `config.run.steps` when the job was asked to stop or is short of time.
 
     Raises:
         DivergedError: non-finite gradients for several steps in a row, or trainer and engine disagree.
@@ -69,42 +87,78 @@ def train(config: Config, parts: Parts, *, first_step: int = 1) -> None:
     if first_step == 1 and parts.validate:
         with clock.phase("validate"):
             scores = parts.validate()
+        parts.checkpoints.score(scores)
         parts.observer.record({"step": 0, **scores, **clock.lap()})
     else:
         clock.lap()
-    skipped_in_row = 0
+    skipped_in_row, step = 0, first_step - 1
     for step in range(first_step, config.run.steps + 1):
-        try:
-            batch = parts.source.collect(step, clock)
-        except SamplingExhausted:
-            parts.checkpoints.save(step - 1)  # what has been learnt outlives data that are too easy or too hard
-            raise
+        parts.stop.begin(step)
+        batch = collect(step, parts, clock)
         for group in batch.kept:
             assign_advantages(group, config.algo)
         updates = learn(batch.kept, config, parts, clock)
         record = {"step": step, **batch_metrics(batch, tau=config.algo.daa_tau, rollout_seconds=clock.spent("rollout"))}
         record |= update_metrics(updates)
-        if parts.sync:
-            with clock.phase("sync"):
-                report = parts.sync.push()
-            record["sync/logprob_gap"] = report.logprob_gap
-            record["sync/seconds"] = report.seconds
-            record["sync/gb_per_s"] = report.gigabytes / max(report.seconds, 1e-9)
+        record |= push(parts, clock)
         parts.observer.rollouts(step, batch)
-        if parts.validate and due(step, config.validation.every, config.run.steps):
-            with clock.phase("validate"):
-                record |= parts.validate()
-        if due(step, config.checkpoint.every, config.run.steps):
-            with clock.phase("checkpoint"):
-                parts.checkpoints.save(step)
+        stopping = finish_step(step, record, config, parts, clock)
         parts.observer.record(record | clock.lap())
         skipped_in_row = skipped_in_row + 1 if updates and all(update.skipped for update in updates) else 0
         if skipped_in_row >= MAX_SKIPPED_STEPS:
+            parts.checkpoints.wait()
             raise DivergedError(
                 f"gradients were not finite for {skipped_in_row} steps in a row",
                 where=f"step {step}",
                 hint="lower train.lr, or raise train.warmup_steps; resume from the last checkpoint with --resume",
             )
+        if stopping:
+            break
+    parts.checkpoints.wait()
+    return step
+
+
+def collect(step: int, parts: Parts, clock: Clock) -> Batch:
+    """The step's groups. Where the data have no more to give, what has been learnt is saved before that is raised."""
+    try:
+        return parts.source.collect(step, clock)
+    except SamplingExhausted:
+        parts.checkpoints.save(step - 1, {})
+        parts.checkpoints.wait()
+        raise
+
+
+def push(parts: Parts, clock: Clock) -> dict[str, float]:
+    """Reshard the new weights to the engine; what that cost and how well the two agree."""
+    if not parts.sync:
+        return {}
+    with clock.phase("sync"):
+        report = parts.sync.push()
+    return {
+        "sync/logprob_gap": report.logprob_gap,
+        "sync/seconds": report.seconds,
+        "sync/gb_per_s": report.gigabytes / max(report.seconds, 1e-9),
+    }
+
+
+def finish_step(step: int, record: dict[str, Any], config: Config, parts: Parts, clock: Clock) -> bool:
+    """Validate and save where that is due, or where the job stops here. Returns whether it does.
+
+    A signal means soon, so a validation that is due is left out then. A validation that beats every checkpoint makes
+    one, unless `checkpoint.every` is 0.
+    """
+    last, every = config.run.steps, config.checkpoint.every
+    best, stopping = False, step < last and parts.stop.asked()
+    if parts.validate and due(step, config.validation.every, last) and not stopping:
+        with clock.phase("validate"):
+            record |= parts.validate()
+        best = config.checkpoint.keep_best and every > 0 and parts.checkpoints.score(record)
+    parts.checkpoints.poll()
+    stopping = stopping or (step < last and parts.stop.here(parts.checkpoints.seconds))
+    if due(step, every, last) or best or stopping:
+        with clock.phase("checkpoint"):
+            parts.checkpoints.save(step, record)
+    return stopping
 
 
 def due(step: int, every: int, last: int) -> bool:

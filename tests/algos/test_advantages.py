@@ -4,6 +4,7 @@ import itertools
 import math
 import random
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 import torch
@@ -87,6 +88,36 @@ def test_lambda_one_is_dapo_to_the_last_bit():
 def test_only_strictly_hard_prompts_are_amplified(k, amplified):
     weights = daa_weights([1] * k + [0] * (16 - k), lam=2.0, tau=0.5)
     assert weights == [2.0 if amplified else 1.0] * k + [1.0] * (16 - k)
+
+
+def test_the_threshold_is_exact_at_every_pass_rate():
+    """p = k/G against tau = k/G as a user writes it, where k < tau * G could differ by a rounding."""
+    for size in range(2, 33):
+        for k in range(1, size):
+            weights = daa_weights([1] * k + [0] * (size - k), lam=2.0, tau=k / size)
+            assert weights == [1.0] * size, (k, size)
+
+
+@pytest.mark.parametrize("k", range(1, 8))
+def test_inverse_gamma_gives_back_what_the_filter_takes(k):
+    # alpha- / alpha+ = P(kept | correct) / P(kept | wrong), in exact fractions
+    kept_if_correct, kept_if_wrong = 1 - Fraction(k, 16) ** 15, 1 - Fraction(16 - k, 16) ** 15
+    weights = daa_weights([1] * k + [0] * (16 - k), lam=2.0, tau=0.5, schedule="inverse_gamma")
+    assert weights[:k] == pytest.approx([float(kept_if_correct / kept_if_wrong)] * k, rel=1e-12)
+    assert weights[k:] == [1.0] * (16 - k)
+
+
+def test_the_linear_schedule_falls_from_lambda_to_one():
+    def first(k, tau):
+        return daa_weights([1] * k + [0] * (16 - k), lam=3.0, tau=tau, schedule="linear")[0]
+
+    assert [first(k, 0.5) for k in (2, 4, 6, 8)] == [2.5, 2.0, 1.5, 1.0]
+    assert first(4, 1.0) == 2.5
+
+
+@pytest.mark.parametrize("schedule", ["constant", "inverse_gamma", "linear"])
+def test_lambda_one_is_dapo_with_every_schedule(schedule):
+    assert daa_weights([1, 0, 0, 0], lam=1.0, tau=0.5, schedule=schedule) == [1.0] * 4
 
 
 def test_correctness_decides_and_not_the_shaped_reward():

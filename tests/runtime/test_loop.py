@@ -1,16 +1,13 @@
 """The loop's own arithmetic: what is due when, and how a batch is cut into mini-batches."""
 
 import math
-from dataclasses import replace
 
 import pytest
 
 from da3po_cli.algos import AlgoConfig
-from da3po_cli.algos.sampling import Batch
-from da3po_cli.algos.types import Group, Prompt, Response, Trajectory
+from da3po_cli.algos.types import Trajectory
 from da3po_cli.config.schema import Config, ModelConfig
 from da3po_cli.runtime import Update
-from da3po_cli.runtime.collect import batch_metrics
 from da3po_cli.runtime.loop import due, micro_batches, mini_batch_rows, update_metrics, use_tis
 
 
@@ -60,28 +57,3 @@ def test_a_skipped_update_is_counted_and_does_not_colour_the_gradient_norm():
     assert metrics["train/skipped"] == 1
     assert metrics["train/updates"] == 2
     assert math.isnan(update_metrics([update(norm=math.nan, skipped=True)])["train/grad_norm"])
-
-
-def group(accs, drop_reason=None):
-    responses = [
-        Response([1] * (index + 1), [-0.5] * (index + 1), "", "stop", "correct" if acc else "wrong", acc, 2.0 * acc - 1)
-        for index, acc in enumerate(accs)
-    ]
-    return Group(Prompt("0-0", (1,), "", "", "", 0), responses, drop_reason)
-
-
-def test_batch_metrics():
-    hard, easy, dropped = group([1, 0, 0, 0]), group([1, 1, 1, 0]), group([0, 0, 0, 0], "too_hard")
-    hard.responses[0].daa_weight = 2.0
-    cut = replace(dropped.responses[3], finish_reason="length")
-    dropped.responses[3] = cut
-    metrics = batch_metrics(Batch([hard, easy], [dropped], generated=3, rounds=1), tau=0.5, rollout_seconds=2.0)
-    assert metrics["train/acc"] == 4 / 12
-    assert metrics["train/acc_kept"] == 4 / 8
-    assert metrics["sample/hard_share"] == 1 / 2
-    assert metrics["daa/amplified"] == 1 / 8
-    assert metrics["sample/drop_too_hard"] == 1
-    assert metrics["sample/drop_too_easy"] == 0
-    assert metrics["rollout/length"] == (1 + 2 + 3 + 4) / 4
-    assert metrics["rollout/truncated"] == 1 / 12
-    assert metrics["rollout/tokens_per_s"] == 30 / 2
