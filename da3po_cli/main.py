@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from da3po_cli import __version__
-from da3po_cli.commands import evaluate, export, train
+from da3po_cli.commands import data, evaluate, export, grade, train
 from da3po_cli.errors import Da3poError, Terminated
 from da3po_cli.output import print_error, wants_colour
 
@@ -55,7 +55,7 @@ def make_app() -> typer.Typer:
     ) -> None:
         pass
 
-    for command in (train, evaluate, export):
+    for command in (train, evaluate, export, data, grade):
         command.register(app)
     return app
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import random
 import threading
 import time
@@ -15,10 +14,8 @@ import torch
 import torch.distributed as dist
 from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.mapping import ShardedObject
-from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.dist_checkpointing.strategies.async_utils import AsyncRequest
-from megatron.core.dist_checkpointing.strategies.filesystem_async import FileSystemWriterAsync, WriteBucket
-from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
+from megatron.core.dist_checkpointing.strategies.filesystem_async import WriteBucket
 from megatron.core.dist_checkpointing.validation import StrictHandling
 from megatron.core.distributed import DistributedDataParallel
 from megatron.core.optimizer import MegatronOptimizer
@@ -26,6 +23,7 @@ from megatron.core.tensor_parallel.random import get_cuda_rng_tracker
 from torch.distributed.checkpoint import CheckpointException
 
 from da3po_cli.errors import EnvironmentProblem, UsageError
+from megatron_bridge.compat import begin_save
 from megatron_bridge.optimizer import WarmupSchedule
 from megatron_bridge.parallel import Parallel
 
@@ -53,14 +51,7 @@ def save(
     state["schedule"] = {"position": schedule.position}
     state["world"] = parallel.world
     state["rng"] = _rng_object(parallel, _rng_state())
-    request: Any = dist_checkpointing.save(
-        state,
-        str(directory),
-        sharded_strategy=_InlineSave("torch_dist", 1, thread_count=1),
-        async_sharded_save=True,
-        content_metadata=_METADATA,
-    )
-    return Save(directory, request, parallel, background)
+    return Save(directory, begin_save(state, directory, _METADATA), parallel, background)
 
 
 class Save:
@@ -191,36 +182,3 @@ def _set_rng_state(state: dict[str, Any]) -> None:
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])
         get_cuda_rng_tracker().set_states(state["tracker"])
-
-
-class _InlineSave(TorchDistSaveShardedStrategy):
-    """Megatron's format, written by this process.
-
-    Megatron's own writer starts a manager process that imports the main program again (seconds per rank) and forks
-    this process, which also holds the rollout engine and its threads.
-    """
-
-    def async_save(self, sharded_state_dict: Any, checkpoint_dir: Path) -> AsyncRequest:
-        filesystem_async._results_queue = queue.Queue()  # in place of the manager's: read back in this process
-        return super().async_save(sharded_state_dict, checkpoint_dir)
-
-    def _get_save_and_finalize_callbacks(self, writer: Any, save_state_dict_ret: Any) -> AsyncRequest:
-        request = super()._get_save_and_finalize_callbacks(writer, save_state_dict_ret)
-        if request.async_fn is None:  # nothing to write on this rank
-            return request
-        return request._replace(async_fn=partial(_write, [writer.transforms]))
-
-
-def _write(transforms: list[Any], rank: int, buckets: list[WriteBucket], results: queue.Queue[Any]) -> None:
-    """Write this rank's files one after the other and report as Megatron's multi-process writer does."""
-    done: Any = queue.Queue()  # Megatron's writer expects multiprocessing queues; these have what it uses
-    running: Any = queue.Queue()
-    written: dict[int, Any] = {}
-    for index, bucket in enumerate(buckets):
-        running.put(index)
-        FileSystemWriterAsync.write_preloaded_data(transforms, index, bucket, done, running, use_fsync=True)
-        _, written[index] = done.get()
-        if isinstance(written[index], Exception):
-            results.put(written[index])
-            return
-    results.put(written)

@@ -1,88 +1,359 @@
-"""`da3po eval`: avg@k and pass@k of a model or of a run's checkpoint on held-out problems."""
+"""`da3po eval`: avg@k and pass@k of models, runs and checkpoints on benchmarks, and `da3po eval compare` of results."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from da3po_cli.errors import UsageError
+from da3po_cli.errors import Da3poError, Terminated, UsageError
 from da3po_cli.output import Out
+
+if TYPE_CHECKING:
+    from da3po_cli.config.schema import Config
+    from da3po_cli.evals.registry import Benchmark
+    from da3po_cli.evals.result import Result
+    from da3po_cli.evals.tasks import Asked, Job
+    from da3po_cli.runs.locate import Checkpoint
 
 _EPILOG = """\b
 Examples:
-  da3po eval --bench arith                              the newest run, its newest checkpoint
-  da3po eval --bench arith --model demo@40 --k 32
-  da3po eval --bench problems.jsonl --model MODEL_DIR data.template=chat rollout.max_tokens=1024"""
+  da3po eval --bench arith                                    the newest run, its newest checkpoint
+  da3po eval --bench all --bench-dir DIR --model Qwen/Qwen3-4B-Base --model RUN --out table.json
+  da3po eval --bench aime24,math500 --model RUN@100 --limit 10 --max-tokens 4096
+  da3po eval --bench problems.jsonl --model MODEL_DIR data.template=boxed
+  da3po eval compare A.json B.json                            paired differences with intervals and p-values
+
+\b
+It samples on all local devices; an interrupted evaluation goes on when the same command is given again.
+Environment: DA3PO_BENCH_DIR (default of --bench-dir), DA3PO_RUNS (evaluations are in its evals/)."""
+
+_DEFAULT = "run"
+
+
+class _Group(TyperGroup):
+    """What does not begin with a subcommand is for the default one: `da3po eval --bench ...` is a command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or args[0] not in self.commands:
+            args.insert(0, _DEFAULT)
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return "" if name == _DEFAULT else name, command, rest
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to the app."""
-    app.command("eval", epilog=_EPILOG)(evaluate)
+    group = typer.Typer(cls=_Group, help="Evaluate models, runs and checkpoints on benchmarks.")
+    group.command(_DEFAULT, epilog=_EPILOG)(evaluate)
+    group.command("compare")(compare)
+    app.add_typer(group, name="eval")
 
 
 def evaluate(
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Config keys, such as validation.top_p=0.7.")
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Config keys, such as rollout.tensor=2.")
     ] = None,
     bench: Annotated[
-        str, typer.Option("--bench", help="Held-out problems: arith, or a .jsonl or .parquet file.")
-    ] = "arith",
+        str, typer.Option("--bench", metavar="NAMES", help="Benchmarks with commas between, all, or data files.")
+    ] = "",
     model: Annotated[
-        str | None,
-        typer.Option("--model", help="RUN, RUN@STEP, or a Hugging Face directory; the newest run by default."),
+        list[str] | None,
+        typer.Option(
+            "--model",
+            metavar="MODEL",
+            help="Hugging Face directory or hub id, RUN or RUN@STEP; repeatable; the newest run by default.",
+        ),
     ] = None,
-    k: Annotated[int | None, typer.Option("--k", help="Samples per problem.")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", help="Only the first this many problems.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    k: Annotated[int | None, typer.Option("--k", metavar="K", help="Samples per problem.")] = None,
+    temperature: Annotated[float | None, typer.Option("--temperature", metavar="T", help="0 is greedy.")] = None,
+    top_p: Annotated[float | None, typer.Option("--top-p", metavar="P", help="Nucleus sampling; 1 is off.")] = None,
+    max_tokens: Annotated[int | None, typer.Option("--max-tokens", metavar="N", help="Longest response.")] = None,
+    template: Annotated[
+        str | None,
+        typer.Option("--template", metavar="NAME|FILE", help="chat, dapo, boxed, none or a .jinja file."),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", metavar="N", help="Only the first N problems of each.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of the samples.")] = 1,
+    bench_dir: Annotated[
+        Path | None,
+        typer.Option("--bench-dir", metavar="DIR", help="Benchmark files; DA3PO_BENCH_DIR, else the hub, by default."),
+    ] = None,
+    bench_file: Annotated[
+        list[Path] | None, typer.Option("--bench-file", metavar="FILE", help="YAML with more benchmarks; repeatable.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the result as JSON.")] = None,
+    save_samples: Annotated[
+        bool, typer.Option("--save-samples", help="Keep every response and its grade, as samples.jsonl.")
+    ] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Do not use what an earlier evaluation left.")] = False,
+    md: Annotated[bool, typer.Option("--md", help="Tables in Markdown.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="All numbers as CSV.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object per model on stdout.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the result.")] = False,
 ) -> None:
-    """Sample held-out problems and print avg@k and pass@k."""
-    from da3po_cli.config.checks import check
-    from da3po_cli.config.load import load_config
-    from da3po_cli.errors import ConfigErrors
+    """Sample benchmark problems, grade the answers, and print avg@k and pass@k like the paper's tables."""
+    from da3po_cli.evals.problems import load_problems
+    from da3po_cli.evals.registry import choose, load_registry
+    from da3po_cli.evals.result import warnings_of, write_results
+    from da3po_cli.evals.tasks import Asked
+
+    talk = Out.choose(json=json, quiet=quiet)
+    _check_counts({"--k": k, "--max-tokens": max_tokens, "--limit": limit})
+    benches = choose(bench, load_registry(bench_file or []))
+    asked = Asked(k, temperature, top_p, max_tokens, template, limit, seed)
+    for one in benches:
+        load_problems(one, bench_dir)  # what is missing shows before the first engine starts
+    results: list[Result] = []
+    for name in model or [_newest(talk)]:
+        target = find_target(name, benches, overrides or [])
+        job = make_job(target, benches, asked, overrides or [], bench_dir)
+        result = _run(talk, job, target.config, keep=save_samples, fresh=fresh)
+        if result is not None:
+            results.append(result)
+    if not results:  # a rank above 0
+        return
+    for warning in warnings_of(results):
+        talk.warn(warning)
+    _show(talk, results, md=md, csv=csv)
+    if out is not None:
+        write_results(results, out)
+        talk.say(f"wrote {out}")
+
+
+def compare(
+    a: Annotated[Path, typer.Argument(metavar="A.json", help="A result of da3po eval --out.")],
+    b: Annotated[Path, typer.Argument(metavar="B.json", help="Another one; B minus A is shown.")],
+    metric: Annotated[str, typer.Option("--metric", metavar="avg|pass", help="What is compared.")] = "avg",
+    md: Annotated[bool, typer.Option("--md", help="A table in Markdown.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Compare the models of two results problem by problem.
+
+    Shown are the difference with its 95 % interval, and the p-value of no difference, by flipping signs.
+    """
+    from dataclasses import asdict
+
+    from da3po_cli.evals import compare as comparing
+    from da3po_cli.evals.result import read_results
+    from da3po_cli.evals.tables import markdown, text
+
+    talk = Out.choose(json=json)
+    if metric not in comparing.METRICS:
+        raise UsageError(f"no metric {metric!r}", where="--metric", hint=" or ".join(comparing.METRICS))
+    left, right = read_results(a), read_results(b)
+    if len(left) > 1 or len(right) > 1:
+        raise UsageError(
+            f"{a} has {len(left)} models and {b} has {len(right)}; one each is compared",
+            where="eval compare",
+            hint="write a file for each: da3po eval --model MODEL --out FILE",
+        )
+    differences = comparing.compare(left[0], right[0], metric)
+    table = comparing.difference_table(left[0], right[0], differences)
+    talk.data(markdown(table) if md else text(table))
+    talk.event(
+        "compare",
+        a=left[0]["model"]["name"],
+        b=right[0]["model"]["name"],
+        metric=metric,
+        differences=[asdict(one) for one in differences],
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- what is evaluated
+
+
+@dataclass(frozen=True)
+class Target:
+    """A model that is evaluated, with the config that says how."""
+
+    name: str
+    checkpoint: Checkpoint | None
+    """None: the weights of config.model.path."""
+    config: Config
+
+
+def _newest(talk: Out) -> str:
     from da3po_cli.runs import latest_run
 
-    out = Out.choose(json=json)
-    if model is None:
-        newest = latest_run()
-        if newest is None:
-            raise UsageError("no --model and no run to take", where="--model", hint="--model RUN or a model directory")
-        model = str(newest.path)
-        out.say(f"no --model: the newest run, {model}")
-    files, checkpoint, path = _source(model, bench)
-    flags: dict[str, Any] = {
-        "model.path": path,
-        "data.validation": bench,
-        "validation.samples": k,
-        "validation.prompts": limit,
-        "parallel.tensor": 1,
-        "parallel.pipeline": 1,
-        "parallel.data": 1,
-        "rollout.tensor": 1,
+    newest = latest_run()
+    if newest is None:
+        raise UsageError("no --model and no run to take", where="--model", hint="--model RUN or a model directory")
+    talk.say(f"no --model: the newest run, {newest.path}")
+    return str(newest.path)
+
+
+def find_target(model: str, benches: list[Benchmark], overrides: list[str]) -> Target:
+    """What `--model` means: a Hugging Face directory or hub id, else a run or one of its checkpoints.
+
+    Raises:
+        UsageError: none of these.
+        ConfigErrors: an override is wrong.
+    """
+    from da3po_cli.config.devices import cuda_devices
+    from da3po_cli.config.load import load_config
+    from da3po_cli.config.models import is_hub_id
+    from da3po_cli.config.plan import layout, with_layout
+    from da3po_cli.runs.locate import find_checkpoint
+    from da3po_cli.runtime.launch import outer_launcher
+
+    place, devices = outer_launcher(), cuda_devices().cuda
+    one_engine = {"parallel.tensor": 1, "parallel.pipeline": 1, "parallel.virtual_pipeline": 1}
+    checkpoint, flags = None, dict[str, Any](one_engine)
+    if (Path(model) / "config.json").is_file() or is_hub_id(model):
+        name, files = Path(model).name, ["demo"] if {bench.name for bench in benches} == {"arith"} else []
+        flags["model.path"] = model
+    else:
+        try:
+            checkpoint = find_checkpoint(model)
+        except UsageError as error:
+            raise UsageError(
+                f"{model!r} is no model: no directory with a config.json, no hub id, and {error.message}",
+                where="--model",
+                hint=error.hint,
+            ) from error
+        name, files = f"{checkpoint.run.name}@{checkpoint.step}", [str(checkpoint.run.config_file)]
+    loaded = load_config(files, overrides, flags)
+    if checkpoint is None and not devices and loaded.sources.get("model.dtype", "default").startswith("default"):
+        flags["model.dtype"] = "float32"  # few CPUs multiply bfloat16
+        loaded = load_config(files, overrides, flags)
+    world = place.world if place else None
+    where = layout(_any_data(loaded.config), devices=devices, world=world)
+    config = with_layout(loaded.config, where)
+    if where.world % config.rollout.tensor:
+        raise UsageError(
+            f"{where.world} ranks cannot be split into engines of {config.rollout.tensor}",
+            where="rollout.tensor",
+            hint=f"rollout.tensor=1, or another divisor of {where.world}",
+        )
+    return Target(name, checkpoint, config)
+
+
+def _any_data(config: Config) -> Config:
+    """Without the run's own number of ranks: an evaluation takes what this machine has."""
+    from dataclasses import replace
+
+    return replace(config, parallel=replace(config.parallel, data=None))
+
+
+def make_job(
+    target: Target, benches: list[Benchmark], asked: Asked, overrides: list[str], bench_dir: Path | None
+) -> Job:
+    """The evaluation of one model, nothing left open."""
+    from da3po_cli.evals.identity import checkpoint_fingerprint, code_fingerprint, directory_fingerprint
+    from da3po_cli.evals.problems import load_problems
+    from da3po_cli.evals.tasks import Job, Model, resolve
+    from da3po_cli.runs import versions
+    from da3po_cli.runtime.models import local_model
+
+    config, checkpoint = target.config, target.checkpoint
+    asked = _with_overrides(asked, config, overrides)
+    tasks = []
+    for bench in benches:
+        own = config.validation.prompts if bench.k is None else None  # with the sampling also its size is the config's
+        problems = load_problems(bench, bench_dir, asked.limit or own)
+        tasks.append(resolve(bench, problems, config, asked, is_run=checkpoint is not None))
+    hf_dir = local_model(config.model.path).absolute()
+    if checkpoint is None:
+        model = Model(target.name, str(hf_dir), directory_fingerprint(hf_dir))
+    else:
+        weights = checkpoint_fingerprint(checkpoint.path, hf_dir)
+        path = str(checkpoint.path.absolute())
+        model = Model(target.name, str(hf_dir), weights, checkpoint.run.name, checkpoint.step, path)
+    engine = {
+        "dtype": config.model.dtype,
+        "quantization": config.rollout.quantization,
+        "stop_tokens": config.data.stop_tokens,
+        "versions": versions(),
+        "code": code_fingerprint(),
     }
-    config = load_config(files, overrides or [], flags).config
-    problems = check(config, devices=0, world=1)
-    if problems:
-        raise ConfigErrors(list(problems))
-
-    from da3po_cli.runtime.evaluation import evaluate as run
-
-    scores = run(config, checkpoint, out.say)
-    out.event("eval", model=model, checkpoint=None if checkpoint is None else str(checkpoint), **scores)
-    out.table([(name.removeprefix("val/"), f"{value:.4f}") for name, value in scores.items()])
+    return Job(model, tuple(tasks), engine)
 
 
-def _source(model: str, bench: str) -> tuple[list[str], Path | None, str | None]:
-    """(config files, checkpoint, model path) of `--model`: a Hugging Face directory, else RUN or RUN@STEP."""
-    from da3po_cli.runs import find_run
-    from da3po_cli.runtime.checkpoint import checkpoint_path
+def _with_overrides(asked: Asked, config: Config, overrides: list[str]) -> Asked:
+    """`validation.samples=4` and the like count as the flags --k and so on: benchmarks have values of their own."""
+    from dataclasses import replace
 
-    name, _, step = model.partition("@")
-    if model != "demo" and (Path(model) / "config.json").is_file():
-        return (["demo"] if bench == "arith" else []), None, model
-    if step and not step.isdigit():
-        raise UsageError(f"{step!r} is no step", where="--model", hint="--model RUN@STEP, such as demo@40")
-    run_dir = find_run(name)
-    _, checkpoint = checkpoint_path(run_dir.path / "checkpoints", int(step) if step else None)
-    return [str(run_dir.config_file)], checkpoint, None
+    given = {token.partition("=")[0].strip() for token in overrides}
+    values = {
+        "k": ("validation.samples", config.validation.samples),
+        "temperature": ("validation.temperature", config.validation.temperature),
+        "top_p": ("validation.top_p", config.validation.top_p),
+        "limit": ("validation.prompts", config.validation.prompts),
+        "max_tokens": ("rollout.max_tokens", config.rollout.max_tokens),
+        "template": ("data.template", config.data.template),
+    }
+    chosen = {field: value for field, (key, value) in values.items() if key in given and getattr(asked, field) is None}
+    return replace(asked, **chosen)
+
+
+# ---------------------------------------------------------------------------------------------------------- run, show
+
+
+def _run(talk: Out, job: Job, config: Config, *, keep: bool, fresh: bool) -> Result | None:
+    from da3po_cli.runs import runs_root
+    from da3po_cli.runtime.evaluation import directory_of, evaluate, finished, forget
+
+    directory = directory_of(job, runs_root() / "evals")
+    if fresh and talk.rank == 0:
+        forget(directory)
+    earlier = finished(job, directory, with_samples=keep)
+    if earlier is not None:
+        talk.say(f"{job.model.name}: evaluated before, {directory / 'result.json'}; --fresh repeats it")
+        return earlier
+    samples = sum(len(task.problems) * task.sampling.n for task in job.tasks)
+    about = ", ".join(f"{task.title} {len(task.problems)} x {task.sampling.n}" for task in job.tasks)
+    talk.say(f"{job.model.name}: {samples} responses ({about}), in {directory}")
+    silent = talk.mode in ("json", "quiet")
+    try:
+        result = evaluate(job, config, directory, keep_samples=keep, silent=silent, json=talk.mode == "json")
+    except (KeyboardInterrupt, Terminated):
+        talk.say("\ninterrupted; the same command goes on from here")
+        raise
+    except Da3poError as error:
+        error.where = f"{job.model.name}: {error.where}" if error.where else job.model.name
+        raise
+    if result is not None:
+        for note in result["ran"].get("notes", []):
+            talk.warn(note)
+        if keep:
+            talk.say(f"samples: {directory / 'samples.jsonl'}")
+    return result
+
+
+def _show(talk: Out, results: list[Result], *, md: bool, csv: bool) -> None:
+    from da3po_cli.evals.tables import csv_text, detail_table, markdown, score_tables, settings_lines, text
+
+    for result in results:
+        flat = {
+            f"val/{name}/{metric}@{bench['k']}": value
+            for name, bench in result["benches"].items()
+            for metric, value in (
+                ("avg", bench["scores"][f"avg@{bench['k']}"]["mean"]),
+                ("pass", bench["scores"]["pass"][str(bench["k"])]["mean"]),
+            )
+        }
+        details = {
+            name: {key: value for key, value in bench.items() if key != "per_problem"}
+            for name, bench in result["benches"].items()
+        }
+        talk.event("eval", **{key: result[key] for key in result if key != "benches"}, **flat, benches=details)
+    if csv:
+        talk.data(csv_text(results).rstrip("\n"))
+        return
+    render = markdown if md else text
+    tables = [render(table) for table in [*score_tables(results), detail_table(results)]]
+    talk.data("\n\n".join([*tables, "\n".join(settings_lines(results))]))
+
+
+def _check_counts(counts: dict[str, int | None]) -> None:
+    for flag, value in counts.items():
+        if value is not None and value < 1:
+            raise UsageError(f"{flag} {value} must be at least 1", where=flag, hint=f"{flag} 1 or more")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from da3po_cli.output import Out
 
 _EPILOG = """\b
-Example:
-  da3po export demo demo-hf --step 60"""
+Examples:
+  da3po export demo demo-hf
+  da3po export demo@20 demo-hf-20 --verify
+  da3po export runs/demo/checkpoints/step_20 demo-fp32 --dtype fp32 --max-shard-size 500MB"""
 
 
 def register(app: typer.Typer) -> None:
@@ -21,25 +23,52 @@ def register(app: typer.Typer) -> None:
 
 
 def export(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Name or directory of a run; latest is the newest.")],
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN_OR_CHECKPOINT",
+            help="RUN, RUN@STEP, latest, the directory of a run, or that of a checkpoint (.../checkpoints/step_N).",
+        ),
+    ],
     out_dir: Annotated[Path, typer.Argument(metavar="OUT", help="Directory to make.")],
     step: Annotated[int | None, typer.Option("--step", help="Checkpoint; the newest by default.")] = None,
+    dtype: Annotated[
+        Literal["source", "bf16", "fp32"],
+        typer.Option("--dtype", help="Of the tensors; source is that of each in the model that the run began with."),
+    ] = "source",
+    max_shard_size: Annotated[str, typer.Option("--max-shard-size", help="Of a file: 5GB, 500MB, 2GiB.")] = "5GB",
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="Compare with the trainer's policy, by weights and log-probs; builds the model."),
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
-    """Write a checkpoint as a Hugging Face directory: safetensors, config, tokenizer."""
-    from da3po_cli.config.load import load_config
-    from da3po_cli.runs import find_run
-    from da3po_cli.runtime.checkpoint import checkpoint_path
+    """Write a checkpoint as a Hugging Face directory: safetensors, config, tokenizer, model card.
+
+    Streams from the checkpoint's files on the CPU, with the memory of one tensor, whatever layout wrote them.
+    """
+    from da3po_cli.config.load import resolve
+    from da3po_cli.runs.locate import find_checkpoint
 
     out = Out.choose(json=json)
-    run_dir = find_run(run)
-    config = load_config([str(run_dir.config_file)], env={}).config
-    step, _ = checkpoint_path(run_dir.path / "checkpoints", step)
-    out.say(f"exporting step {step} of {run_dir.path}")
+    checkpoint = find_checkpoint(run, step)
+    loaded = resolve([str(checkpoint.run.config_file)], env={})
+    for problem in loaded.problems:  # a key that another version of da3po knew is no reason to keep the weights back
+        out.warn(f"{problem.message} in {checkpoint.run.config_file}: left out")
     os.environ.setdefault("OMP_NUM_THREADS", str(len(os.sched_getaffinity(0))))
 
-    from da3po_cli.runtime.export import export as write
+    from dataclasses import asdict
 
-    write(config, run_dir.path, out_dir, step)
-    out.event("export", run=str(run_dir.path), step=step, out=str(out_dir))
+    from da3po_cli.runtime.export import export as write
+    from da3po_cli.runtime.shards import parse_size, size_text
+
+    limit = parse_size(max_shard_size)
+    out.say(f"exporting step {checkpoint.step} of {checkpoint.run.path}")
+    done = write(loaded.config, checkpoint, out_dir, dtype=dtype, max_shard_bytes=limit, verify=verify, say=out.say)
+    out.say(f"{done.tensors} tensors, {done.parameters:,} parameters, {size_text(done.nbytes)} in {done.seconds:.1f} s")
+    if done.verification:
+        out.say(f"verified: {done.verification}")
+    out.say(f"next: da3po eval --bench arith --model {out_dir}")
+    run_path, step = str(checkpoint.run.path), checkpoint.step
+    out.event("export", run=run_path, step=step, out=str(out_dir), dtype=dtype, **asdict(done))
     out.data(str(out_dir))

@@ -160,7 +160,7 @@ def prepare(
         UsageError: the run directory is in use, or there is nothing to resume.
     """
     from da3po_cli.config.checks import check
-    from da3po_cli.config.devices import cuda_devices
+    from da3po_cli.config.devices import compute_capability, cuda_devices
     from da3po_cli.config.load import resolve
     from da3po_cli.config.plan import layout, with_layout
     from da3po_cli.runtime.launch import outer_launcher
@@ -173,7 +173,10 @@ def prepare(
     files = files or _default_files(out, resumed, devices.cuda, devices.why)
     loaded = resolve(files, overrides, flags, os.environ)
     world = place.world if place else None
-    problems = [*loaded.problems, *_sensible(check(loaded.config, devices=devices.cuda, world=world), loaded)]
+    fp8 = loaded.config.fp8.format != "none" or loaded.config.rollout.quantization is not None
+    capability = compute_capability() if fp8 and devices.cuda else None
+    found = check(loaded.config, devices=devices.cuda, world=world, capability=capability)
+    problems = [*loaded.problems, *_sensible(found, loaded)]
     problems += _replay_problems(replay)
     if problems:
         raise ConfigErrors(problems)
@@ -183,6 +186,9 @@ def prepare(
     config = replace(config, run=replace(config.run, name=run_dir.name))
     if place is None or place.rank == 0:
         run_dir.check_free(resume=resume, overwrite=overwrite)
+        if resumed is not None and resume is not None:
+            _check_changes(out, resumed, config, replay)
+            _name_later(out, resumed, resume)
     return Job(config, run_dir, preset, devices.cuda, resume, replay, place)
 
 
@@ -283,7 +289,7 @@ def plan_rows(job: Job) -> list[tuple[str, str]]:
     sampling = f", dynamic sampling in up to {algo.max_rounds} rounds" if algo.dynamic_sampling else ""
     place = f"{job.devices} CUDA device(s)" if job.devices else f"CPU, {len(os.sched_getaffinity(0))} core(s)"
     positions = f" of {facts.max_positions} positions" if facts and facts.max_positions else ""
-    source = f"rollouts saved in {job.replay}" if job.replay else f"{config.data.train}, reward {config.data.reward}"
+    source = f"rollouts saved in {job.replay}" if job.replay else f"{config.data.train}, reward {config.reward.name}"
     return [
         ("run", f"{job.run_dir.path}" + (f", resumed from {job.resume}" if job.resume else "")),
         ("algorithm", f"{ALGORITHMS[algo.name].title} ({ALGORITHMS[algo.name].source}){daa}"),
@@ -336,10 +342,10 @@ def start(out: Out, job: Job, *, overwrite: bool) -> None:
     from da3po_cli.runs import command_line
     from da3po_cli.runtime.launch import WorkerOptions, launch
 
+    if _nothing_left(out, job):
+        return
     run_dir, leader = job.run_dir, job.place is None or job.place.rank == 0
     if leader:
-        if job.resume is not None:
-            _warn_of_changes(out, job)
         attempt = run_dir.create(dump(job.config), config_hash(job.config), command_line(), overwrite=overwrite)
         rows = plan_rows(job)
         out.event("launch", attempt=attempt, **dict(rows))
@@ -358,6 +364,8 @@ def start(out: Out, job: Job, *, overwrite: bool) -> None:
     try:
         launch(job.config, run_dir, options)
     except (KeyboardInterrupt, Terminated):
+        if "step" in run_dir.read()["attempts"][-1]:  # it stopped after a step, and has said how to go on
+            raise
         if run_dir.saved_steps():
             out.say(f"\ninterrupted; go on with: da3po train --resume --name {run_dir.name}")
         else:
@@ -365,11 +373,41 @@ def start(out: Out, job: Job, *, overwrite: bool) -> None:
         raise
 
 
-def _warn_of_changes(out: Out, job: Job) -> None:
-    from da3po_cli.config.load import diff, load_config
+def _check_changes(out: Out, run: RunDir, config: Config, replay: Path | None) -> None:
+    """Refuse what cannot change when a run goes on, and list what does; the rule is in `da3po_cli.runs.resume`.
 
-    if not job.run_dir.config_file.is_file():
+    Raises:
+        ConfigErrors: a key has changed that the checkpoint depends on.
+    """
+    from da3po_cli.config.load import load_config
+    from da3po_cli.runs.resume import changes, refusals
+
+    if not run.config_file.is_file():
         return
-    before = load_config([str(job.run_dir.config_file)], env={}).config
-    for key, old, new in diff(before, job.config):
-        out.warn(f"{key} was {old} when the run began, now {new}")
+    before = load_config([str(run.config_file)], env={}).config
+    problems = list(refusals(before, config, replay=replay is not None))
+    if problems:
+        raise ConfigErrors(problems)
+    for key, old, new in changes(before, config):
+        out.warn(f"{key} was {old} in the run so far, now {new}")
+
+
+def _name_later(out: Out, run: RunDir, resume: str) -> None:
+    """Name the checkpoints of a future that the run gives up."""
+    later = [step for step in run.saved_steps() if resume != "latest" and step > int(resume)]
+    if later:
+        steps = ", ".join(map(str, later))
+        out.warn(f"going back to step {resume}: the checkpoints and records after it (step {steps}) will be deleted")
+
+
+def _nothing_left(out: Out, job: Job) -> bool:
+    """Whether the run to resume has all its steps already; says so. No error: a job that is requeued may ask again."""
+    if job.resume is None:
+        return False
+    saved = job.run_dir.saved_steps()
+    step = int(job.resume) if job.resume != "latest" else max(saved, default=0)
+    if step < job.config.run.steps:
+        return False
+    out.say(f"nothing to do: {job.run_dir.path} has step {step} of {job.config.run.steps}; --steps N goes on to N")
+    out.event("done", status="done", run=str(job.run_dir.path), steps=step)
+    return True

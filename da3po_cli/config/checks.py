@@ -26,11 +26,10 @@ from da3po_cli.config.schema import (
     TrainConfig,
     ValidationConfig,
 )
-from da3po_cli.data.spec import ARITH, FILE_SUFFIXES, FORMS, JINJA_SUFFIXES, TEMPLATES, parse_spec
+from da3po_cli.data.spec import BUILT_IN, FILE_SUFFIXES, FORMS, JINJA_SUFFIXES, TEMPLATES, parse_spec
 from da3po_cli.errors import UsageError
 from da3po_cli.rewards.registry import REWARDS, sources
 
-BUILT_IN_DATA = (ARITH,)
 FP8_CAPABILITY = {"delayed": 8.9, "tensorwise": 8.9, "blockwise": 9.0, "mxfp8": 10.0}
 """Lowest compute capability of a recipe's kernels in TransformerEngine: Ada, Hopper, Blackwell."""
 _IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -252,7 +251,7 @@ def _data(data: DataConfig) -> Iterator[UsageError]:
 
 
 def _reward(reward: RewardConfig, data: DataConfig) -> Iterator[UsageError]:
-    if reward.name == "arith" and data.train not in BUILT_IN_DATA:
+    if reward.name == "arith" and data.train not in BUILT_IN:
         yield _problem(
             f"reward.name=arith grades the built-in arithmetic task, not {data.train!r}",
             "reward.name",
@@ -310,10 +309,14 @@ def _data_spec(key: str, spec: str, flag: str) -> Iterator[UsageError]:
     if key == "data.validation" and any(source.weight is not None for source in sources):
         yield _problem(f"{key}={spec!r} has weights, and validation takes every prompt once", key, "leave them out")
     for source in sources:
-        if source.name == ARITH or source.is_hub:
+        if source.name in BUILT_IN or source.is_hub:
             continue
         if not source.is_file:
-            what = f"is none of {', '.join(FILE_SUFFIXES)}" if source.path.exists() else "names no file or hub data set"
+            what = (
+                f"is none of {', '.join(FILE_SUFFIXES)}"
+                if source.path.exists()
+                else "names no file and no hub data set"
+            )
             yield _problem(f"{key}={source.name!r} {what}", key, f"{flag} {FORMS}")
         elif not source.path.is_file():
             yield _problem(f"data file not found: {source.name!r}", key, f"{flag} {FORMS}")

@@ -8,6 +8,7 @@ from pathlib import Path
 from da3po_cli.errors import UsageError
 
 _PACKAGE = Path(__file__).resolve().parent.parent
+_BENCHMARKS = "benchmarks.yaml"  # the registry of `da3po eval`, which is no preset
 
 
 def configs_directory() -> Path:
@@ -16,9 +17,15 @@ def configs_directory() -> Path:
     return packaged if packaged.is_dir() else _PACKAGE.parent / "configs"
 
 
+def benchmarks_file() -> Path:
+    """The shipped benchmarks; see da3po_cli.evals.registry."""
+    return configs_directory() / _BENCHMARKS
+
+
 def preset_names() -> list[str]:
     """Names that `--config` takes; files that start with `_` are parts of others."""
-    return sorted(file.stem for file in configs_directory().glob("*.yaml") if not file.name.startswith("_"))
+    files = (file for file in configs_directory().glob("*.yaml") if file.name != _BENCHMARKS)
+    return sorted(file.stem for file in files if not file.name.startswith("_"))
 
 
 def find_config(name: str, *, beside: Path | None = None) -> Path:

@@ -5,6 +5,8 @@
 
 An error in one step is carried on, so the pass rate falls with the length of the chain. The text of a problem alone
 decides its split (`held_out`), so training and held-out problems cannot overlap.
+
+`sums` is a smaller task for models that were pretrained on text: one sum, after worked examples.
 """
 
 from __future__ import annotations
@@ -22,9 +24,13 @@ MAX_STEPS = 8
 LIMIT = 99  # running values stay in 0..LIMIT
 HELD_OUT_SHARE = 8  # one problem in this many is held out
 
+SUM_LIMIT = 20
+WORKED_SUMS = ((2, 3), (4, 1), (7, 2), (6, 5))  # shown in front of each of `sums`
+
 _TERM = re.compile(r"([+-])(\d+)")
 _PROBLEM = re.compile(r"(\d+)((?:[+-]\d+)+)=\?")
-_RESULT = re.compile(r"=(-?\d+)$")
+_WORKED = "".join(f"{a} + {b} = {a + b}\n" for a, b in WORKED_SUMS)
+_RESULT = re.compile(r"= ?(-?\d+)$")
 
 
 @dataclass(frozen=True)
@@ -126,6 +132,20 @@ def _draw_of(split: Split, rng: random.Random, steps: int) -> Problem:
         problem = draw(rng, steps)
         if held_out(problem.text) == (split == "validation"):
             return problem
+
+
+def sums(split: Split) -> list[tuple[str, str]]:
+    """(prompt, answer) of every sum of two numbers in 1..SUM_LIMIT that belongs to the split.
+
+    The prompt shows how it is done, and stops before the equals sign: the response to `...12 + 7` is ` = 19` and a
+    line break, which must be a stop token.
+    """
+    found = []
+    for a, b in itertools.product(range(1, SUM_LIMIT + 1), repeat=2):
+        text = f"{a} + {b}"
+        if (a, b) not in WORKED_SUMS and held_out(text) == (split == "validation"):
+            found.append((_WORKED + text, str(a + b)))
+    return found
 
 
 def solve(text: str) -> int:

@@ -1,23 +1,43 @@
-"""Rows of problems from .parquet and .jsonl files and from the Hugging Face hub, in the schemas that are in use.
+"""Rows of problems, in the column layouts that are in use.
 
-verl's schema: `prompt` (a list of messages), `reward_model.ground_truth`, `data_source`, `extra_info`. Plain schemas: a
-text column and an answer column under one of the usual names. Golds stay strings: an integer of 20 digits that goes
-through a float is a different integer.
+verl's layout: `prompt` (a list of messages), `reward_model.ground_truth`, `data_source`, `extra_info`. Plain layouts: a
+column of problems and one of answers under any of the usual names, or worked solutions with the answer in a box.
+Golds stay text: an integer of 20 digits that goes through a float is a different integer.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from da3po_cli.errors import EnvironmentProblem, UsageError
+from da3po_cli.data import arithmetic
+from da3po_cli.data.readers import Record, Table, numbered, open_table
+from da3po_cli.data.spec import ARITH, BUILT_IN, Source, Split, parse_spec
+from da3po_cli.data.wraps import bare_problem
+from da3po_cli.errors import UsageError
 
-PROMPT_KEYS = ("prompt", "problem", "question")
-ANSWER_KEYS = ("answer", "ground_truth", "solution_answer", "final_answer", "expected_answer")
-FILE_SUFFIXES = (".parquet", ".jsonl", ".json")
+PROMPT_KEYS = ("prompt", "problem", "question", "messages")
+SOLUTION_KEY = "solution"  # a worked solution: the answer is in its last box, or after GSM8K's ####
+ANSWER_KEYS = (
+    "reward_model.ground_truth",
+    "answer",
+    "ground_truth",
+    "final_answer",
+    "expected_answer",
+    "solution_answer",
+    "gold",
+    "label",
+    SOLUTION_KEY,
+)
+SOURCE_KEY = "data_source"
+
+ARITH_TRAIN = 10_000
+ARITH_VALIDATION = 256
+
+MAX_EXAMPLES = 20  # dropped rows that are spelt out, per reason
 
 Message = dict[str, str]
 
@@ -29,162 +49,271 @@ class Row:
     messages: tuple[Message, ...]
     answer: str
     source: str
-    index: int  # of the row in its file, before any drop
+    index: int  # of the row in its file, before any slice or drop
+    file: int = 0  # position of its file in the spec
+
+
+@dataclass
+class Dropped:
+    """Rows left out, counted by reason, with the first few of each reason spelt out.
+
+    Reasons: `empty` (no prompt or no gold), `duplicate` (the problem is there already), `conflict` (one problem, two
+    golds), `unverifiable` (the gold does not verify against itself), `overlong` and `unknown_token` (the tokenizer
+    has no token for a character).
+    """
+
+    counts: dict[str, int] = field(default_factory=dict[str, int])
+    examples: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+
+    def add(self, reason: str, example: str = "", count: int = 1) -> None:
+        self.counts[reason] = self.counts.get(reason, 0) + count
+        spelt_out = self.examples.setdefault(reason, [])
+        if example and len(spelt_out) < MAX_EXAMPLES:
+            spelt_out.append(example)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{count:,} {reason}" for reason, count in self.counts.items()) or "none"
+
+
+class Columns:
+    """Finds the problem and the gold of a record: in the column that is named, else in the first usual one filled."""
+
+    def __init__(self, spec: str, prompt_key: str | None, answer_key: str | None) -> None:
+        self._spec = spec
+        self._keys = {
+            "prompt": (prompt_key,) if prompt_key else PROMPT_KEYS,
+            "answer": (answer_key,) if answer_key else ANSWER_KEYS,
+        }
+        self._seen: dict[str, None] = {}  # columns of all records so far, in order
+        self.used = {what: Counter[str]() for what in self._keys}  # how many rows took it from which column
+
+    def needs(self, column: str) -> bool:
+        """Whether a column of this name is read at all."""
+        keys = [SOURCE_KEY, *self._keys["prompt"], *self._keys["answer"]]
+        return any(key == column or key.startswith(f"{column}.") for key in keys)
+
+    def prompt(self, record: Record) -> Any:
+        self._seen.update(dict.fromkeys(record))
+        return self._first("prompt", record)[1]
+
+    def gold(self, record: Record, place: str) -> str:
+        key, value = self._first("answer", record)
+        return gold_text(value, place, worked=key == SOLUTION_KEY)
+
+    def _first(self, what: str, record: Record) -> tuple[str, Any]:
+        for key in self._keys[what]:
+            value = plain(_get(record, key))
+            if value is not None and value not in ("", []):
+                self.used[what][key] += 1
+                return key, value
+        return "", None
+
+    def check_seen(self) -> None:
+        """After the last record of a format without a schema: as `check`, for the columns that came up."""
+        if self._seen:
+            self.check(list(self._seen))
+
+    def check(self, names: Sequence[str]) -> None:
+        """Raise UsageError where none of the columns for the prompt, or none for the answer, is among `names`."""
+        for what, keys in self._keys.items():
+            if not any(key in names or key.partition(".")[0] in names for key in keys):
+                raise UsageError(
+                    f"no {what} column ({', '.join(keys)}); found: {', '.join(names) or 'none'}",
+                    hint=f"set data.{what}_key=COLUMN",
+                    where=self._spec,
+                )
 
 
 @dataclass
 class Rows:
-    """The rows that can be used, in file order, and how many were dropped for which reason."""
+    """The rows that can be used, in the order of the spec, and what was left out."""
 
     rows: list[Row]
-    dropped: dict[str, int] = field(default_factory=dict)
+    sources: tuple[Source, ...]
+    columns: list[Columns]  # of each source
+    read: int = 0  # rows in all, before any drop
+    dropped: Dropped = field(default_factory=Dropped)
+    shortest: int = 0  # tokens of the shortest prompt, once they have been tokenised
+
+    def place(self, row: Row) -> str:
+        """Where a row stands, for a person."""
+        return f"{self.sources[row.file].label} row {row.index}"
 
 
-def load_rows(spec: str, split: str, prompt_key: str | None = None, answer_key: str | None = None) -> Rows:
-    """The different problems of `spec`: a .parquet, .jsonl or .json file, or a dataset id of the Hugging Face hub.
+def load_rows(spec: str, split: Split, prompt_key: str | None = None, answer_key: str | None = None) -> Rows:
+    """The different problems of all sources of `spec` (see da3po_cli.data.spec).
 
-    A problem that comes again with the same answer is kept once (`duplicate`). Of one that comes with two answers all
-    rows are dropped (`conflict`), for at most one is right. A row without a prompt or a gold counts as `empty`.
+    A problem that comes again with the same gold is kept once. Of one that comes with two golds all rows are dropped,
+    for at most one is right. Problems are compared without the answer instruction of a published set, and spaces
+    count as equal to line breaks.
 
     Args:
-        split: of a hub dataset; a file has none.
-        prompt_key, answer_key: columns, where the usual names do not fit.
+        prompt_key, answer_key: columns, `a.b` for a field of a struct, where the usual names do not fit.
 
     Raises:
-        UsageError: no such file, an unknown form, or columns that are not there.
-        EnvironmentProblem: a hub id without the package `datasets`.
+        UsageError: a bad spec, no such file, a form that is not known, or columns that are not there.
+        EnvironmentProblem: a hub id that cannot be loaded.
     """
-    path = Path(spec).expanduser()
-    if path.suffix in FILE_SUFFIXES or path.exists():
-        records = _read_file(path)
-        default_source = path.stem
-    else:
-        records = _read_hub(spec, split)
-        default_source = spec
-    return _select(_parse(records, spec, default_source, prompt_key, answer_key))
+    sources = parse_spec(spec)
+    columns = [Columns(source.name, prompt_key, answer_key) for source in sources]
+    found = Rows([], sources, columns)
+    _select(found, (row for file in range(len(sources)) for row in _rows(found, file, split)))
+    return found
 
 
-def _read_file(path: Path) -> Iterator[dict[str, Any]]:
-    if not path.is_file():
-        raise UsageError(f"no such data file: {path}", hint="give an existing .parquet or .jsonl file", where="data")
-    if path.suffix == ".parquet":
-        import pyarrow.parquet as parquet
-
-        for batch in parquet.ParquetFile(path).iter_batches():
-            yield from batch.to_pylist()
-    elif path.suffix == ".jsonl":
-        with path.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    yield _parse_json(line, f"{path}:{number}")
-    elif path.suffix == ".json":
-        records = _parse_json(path.read_text(encoding="utf-8"), str(path))
-        if not isinstance(records, list):
-            raise UsageError(
-                f"{path} holds {type(records).__name__}, not a list of rows", hint="use .jsonl", where="data"
-            )
-        yield from records
-    else:
-        raise UsageError(
-            f"{path}: unknown data format {path.suffix or '(no extension)'}",
-            hint=f"use one of {', '.join(FILE_SUFFIXES)}",
-            where="data",
-        )
+def open_source(source: Source, split: Split) -> Table:
+    """The records of one source of a spec; the built-in ones have the columns prompt and answer."""
+    if source.name in BUILT_IN:
+        records = _arith_records if source.name == ARITH else _sum_records
+        return Table((("prompt", "string"), ("answer", "string")), lambda _: records(split))
+    return open_table(source, split)
 
 
-def _parse_json(text: str, place: str) -> Any:
-    """JSON whose decimals stay the text that they were, so that a gold of 0.10 does not become 0.1."""
-    try:
-        return json.loads(text, parse_float=str)
-    except json.JSONDecodeError as error:
-        raise UsageError(f"not valid JSON: {error}", hint="one JSON object per line", where=place) from error
+def _rows(found: Rows, file: int, split: Split) -> Iterator[Row | str]:
+    """The rows of one source; for one without a prompt or a gold, where it stands and what it lacks."""
+    source, columns = found.sources[file], found.columns[file]
+    table = open_source(source, split)
+    names = None if table.columns is None else [name for name, _ in table.columns]
+    if names is not None:
+        columns.check(names)
+    records = table.read(None if names is None else [name for name in names if columns.needs(name)])
+    for index, record in numbered(records, source):
+        place = f"{source.label} row {index}"
+        messages = _messages(columns.prompt(record), place)
+        gold = columns.gold(record, place)
+        if messages and gold:
+            yield Row(messages, gold, _text(record.get(SOURCE_KEY)) or source.label, index, file)
+        else:
+            yield f"{place}: no {'gold' if messages else 'prompt'}"
+    columns.check_seen()
 
 
-def _read_hub(spec: str, split: str) -> Iterator[dict[str, Any]]:
-    try:
-        import datasets  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise EnvironmentProblem(
-            f"{spec!r} is no file, and reading it from the Hugging Face hub needs the package `datasets`",
-            hint="give an existing .parquet or .jsonl file, or `pip install datasets`",
-            where="data",
-        ) from error
-    yield from datasets.load_dataset(spec, split=split)
+def _arith_records(split: Split) -> Iterator[Record]:
+    """The demo's fixed lists, the same for every seed of a run."""
+    for problem in arithmetic.problems(split, ARITH_TRAIN if split == "train" else ARITH_VALIDATION):
+        yield {"prompt": problem.text, "answer": problem.answer}
 
 
-def _parse(
-    records: Iterable[dict[str, Any]], spec: str, default_source: str, prompt_key: str | None, answer_key: str | None
-) -> Iterator[Row | None]:
-    """Rows in order; None for one without a prompt or a gold."""
-    for index, record in enumerate(records):
-        if not isinstance(record, dict):
-            raise UsageError(f"row {index} is {type(record).__name__}, not an object with columns", where=spec)
-        prompt = record[_column(record, prompt_key, PROMPT_KEYS, "prompt", spec)]
-        gold = _gold_text(_gold(record, answer_key, spec), f"{spec}, row {index}")
-        messages = _messages(prompt, f"{spec}, row {index}")
-        if not gold or not messages:
-            yield None
-            continue
-        yield Row(messages, gold, str(record.get("data_source") or default_source), index)
+def _sum_records(split: Split) -> Iterator[Record]:
+    """Every sum of a split."""
+    for prompt, answer in arithmetic.sums(split):
+        yield {"prompt": prompt, "answer": answer}
 
 
-def _column(record: dict[str, Any], key: str | None, usual: tuple[str, ...], what: str, spec: str) -> str:
-    names = (key,) if key else usual
-    for name in names:
-        if name in record:
-            return name
-    raise UsageError(
-        f"no {what} column ({', '.join(names)}); found: {', '.join(map(str, record)) or 'none'}",
-        hint=f"set data.{what}_key=COLUMN",
-        where=spec,
-    )
+def _get(record: Record, key: str) -> Any:
+    """The value of a column, or of a field `a.b` inside one; None where it is missing."""
+    if key in record:
+        return record[key]
+    value: Any = record
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
 
 
-def _gold(record: dict[str, Any], key: str | None, spec: str) -> Any:
-    reward_model = record.get("reward_model")
-    if key is None and isinstance(reward_model, dict) and "ground_truth" in reward_model:
-        return reward_model["ground_truth"]
-    return record[_column(record, key, ANSWER_KEYS, "answer", spec)]
+def plain(value: Any) -> Any:
+    """Python's own types: arrays become lists, and the NaN that pandas writes for a missing value becomes None."""
+    if hasattr(value, "tolist"):  # numpy arrays and scalars
+        value = value.tolist()
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def _gold_text(gold: Any, place: str) -> str:
-    """The gold as text. A list of one is that one; GSM8K's `#### 5` after a worked solution is 5."""
-    if isinstance(gold, list) and len(gold) == 1:
-        gold = gold[0]
+def _text(value: Any) -> str:
+    value = plain(value)
+    return "" if value is None else str(value).strip()
+
+
+def gold_text(gold: Any, place: str, *, worked: bool = False) -> str:
+    """The gold as text; nothing where there is none.
+
+    A list of one is that one. A whole number that pandas made a float (because a value is missing somewhere in the
+    column) is written as the whole number. Of a text with a box it is the inside of the last one (or last ones, side by
+    side), and of GSM8K's worked solutions what follows `####`.
+
+    Args:
+        worked: the text is a solution, so that without a box or `####` there is no gold in it.
+
+    Raises:
+        UsageError: several answers, or a struct.
+    """
+    gold = plain(gold)
+    if isinstance(gold, list) and len(gold) <= 1:
+        gold = plain(gold[0]) if gold else None
     if gold is None:
         return ""
     if isinstance(gold, list | dict):
         raise UsageError(f"a gold must be one answer, not {gold!r}", hint="give one answer per row", where=place)
-    return str(gold).rpartition("####")[2].strip()
+    if isinstance(gold, float) and gold.is_integer() and abs(gold) < 2**53:
+        gold = int(gold)
+    text = str(gold).strip()
+    _, marked, tail = text.rpartition("####")
+    if marked:
+        return tail.strip()
+    if "\\boxed" in text or "\\fbox" in text:
+        from da3po_cli.rewards.extract import extract_answer
+
+        found = extract_answer(text)
+        return ", ".join(found.side_by_side or (found.text or "",)).strip()
+    return "" if worked else text
 
 
 def _messages(prompt: Any, place: str) -> tuple[Message, ...]:
-    if prompt is None or isinstance(prompt, str):
-        return ({"role": "user", "content": prompt},) if prompt and prompt.strip() else ()
-    if isinstance(prompt, list) and all(
-        isinstance(item, dict) and "role" in item and "content" in item for item in prompt
-    ):
-        return tuple({"role": item["role"], "content": item["content"]} for item in prompt)
+    """The conversation that asks the problem; nothing where there is no text in it.
+
+    An answer of the assistant at its end is the data set's own solution and no part of the prompt.
+    """
+    if prompt is None:
+        return ()
+    if isinstance(prompt, str):
+        return ({"role": "user", "content": prompt},) if prompt.strip() else ()
+    if not isinstance(prompt, list) or not all(isinstance(m, dict) and {"role", "content"} <= m.keys() for m in prompt):
+        raise UsageError(
+            f"a prompt must be text or a list of messages with role and content, not {str(prompt)[:80]!r}",
+            hint="name another column: data.prompt_key=COLUMN",
+            where=place,
+        )
+    messages = [{"role": str(m["role"]), "content": _content(m["content"], place)} for m in prompt]
+    while messages and messages[-1]["role"] == "assistant":
+        messages.pop()
+    return tuple(messages) if messages and messages[-1]["content"].strip() else ()
+
+
+def _content(content: Any, place: str) -> str:
+    """The text of a message; a list of text parts is their concatenation."""
+    content = plain(content)
+    if content is None or isinstance(content, str):
+        return content or ""
+    if isinstance(content, list) and all(isinstance(part, dict) and part.get("type") == "text" for part in content):
+        return "".join(part.get("text") or "" for part in content)
     raise UsageError(
-        f"a prompt must be text or a list of messages with role and content, not {str(prompt)[:80]!r}", where=place
+        f"the content of a message must be text, not {str(content)[:80]!r}", hint="drop that row", where=place
     )
 
 
-def _select(parsed: Iterable[Row | None]) -> Rows:
-    """Drop what is empty, what is there already, and what has two golds."""
-    by_prompt: dict[str, list[Row]] = {}
-    empty = 0
+def _select(found: Rows, parsed: Iterable[Row | str]) -> None:
+    """Put the rows into `found`, without what is empty, what is there already, and what has two golds."""
+    first: dict[tuple[str, ...], Row] = {}
+    more: dict[tuple[str, ...], list[str]] = {}  # golds of the later rows with the same problem
     for row in parsed:
-        if row is None:
-            empty += 1
-        else:
-            by_prompt.setdefault(json.dumps(row.messages, sort_keys=True), []).append(row)
-    kept: list[Row] = []
-    dropped = {"empty": empty, "duplicate": 0, "conflict": 0}
-    for same in by_prompt.values():
-        if len({row.answer for row in same}) > 1:
-            dropped["conflict"] += len(same)
-        else:
-            kept.append(same[0])
-            dropped["duplicate"] += len(same) - 1
-    return Rows(kept, dropped)
+        found.read += 1
+        if isinstance(row, str):
+            found.dropped.add("empty", row)
+            continue
+        key = _identity(row)
+        if first.setdefault(key, row) is not row:
+            more.setdefault(key, []).append(row.answer)
+    for key, row in first.items():
+        others = more.get(key, [])
+        golds = dict.fromkeys([row.answer, *others])
+        if len(golds) > 1:
+            example = f"{found.place(row)}: golds {' and '.join(golds)}"
+            found.dropped.add("conflict", example, count=1 + len(others))
+            continue
+        found.rows.append(row)
+        if others:
+            found.dropped.add("duplicate", f"{found.place(row)}: {1 + len(others)} times", count=len(others))
+
+
+def _identity(row: Row) -> tuple[str, ...]:
+    """What makes two rows the same problem."""
+    *context, problem = (message["content"] for message in row.messages)
+    return (*context, " ".join(bare_problem(problem).split()))

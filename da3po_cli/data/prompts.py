@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import Any
 
 from da3po_cli.algos.types import Prompt
 from da3po_cli.config.schema import DataConfig
-from da3po_cli.data import arithmetic
-from da3po_cli.data.formats import Row, Rows, load_rows
-from da3po_cli.data.templates import encode, render
+from da3po_cli.data.formats import Dropped, Row, Rows, load_rows
+from da3po_cli.data.spec import Source, Split
+from da3po_cli.data.templates import encode, make_renderer, unknown_token_id
+from da3po_cli.data.verify import Verify, drop_unverifiable
 from da3po_cli.errors import UsageError
 
-Split = Literal["train", "validation"]
-
-ARITH = "arith"
-ARITH_TRAIN = 10_000
-ARITH_VALIDATION = 256
+Tokenised = tuple[Row, str, tuple[int, ...]]  # a row, the text of its prompt, its token ids
 
 
 @dataclass(frozen=True)
-class _Item:
+class Item:
     """A row after template and tokenizer."""
 
     token_ids: tuple[int, ...]
@@ -31,51 +31,80 @@ class _Item:
     answer: str
     source: str
     index: int
+    place: str  # unique in the spec: `<row>`, with several files `<file>:<row>`
+
+    def drawn(self, when: int | str) -> Prompt:
+        """The prompt of one draw; its uid is `<when>-<place>`."""
+        return Prompt(f"{when}-{self.place}", self.token_ids, self.text, self.answer, self.source, self.index)
+
+
+@dataclass
+class Part:
+    """Prompts that are shuffled together: all of a spec, or one file of a mixture."""
+
+    items: list[Item]
+    weight: int
+    label: str = ""  # of its own random numbers; the first part has none
+    drawn: int = 0
+    _order: list[int] = field(default_factory=list[int])
+    _order_of: int = -1  # the epoch that `_order` belongs to
+
+    def next(self, seed: int) -> Prompt:
+        """The prompt at the cursor. An epoch is a permutation that follows from (seed, epoch) alone."""
+        epoch, position = divmod(self.drawn, len(self.items))
+        if epoch != self._order_of:
+            self._order, self._order_of = list(range(len(self.items))), epoch
+            random.Random(f"prompts-{seed}-{epoch}{self.label}").shuffle(self._order)
+        self.drawn += 1
+        return self.items[self._order[position]].drawn(epoch)
 
 
 class PromptStream:
-    """Prompts of one data set. Each epoch is a permutation that follows from (seed, epoch) alone.
+    """Prompts of one spec, without an end: each part goes round in epochs, each in a new order.
+
+    Parts of a mixture take turns: the next prompt comes from the part that is furthest behind its share, so that
+    every stretch of the stream has the weights of the whole.
 
     Attributes:
-        fingerprint: hash of all prompts and golds in order; a resume compares it.
-        dropped: rows left out, by reason (`empty`, `duplicate`, `conflict`, `overlong`).
+        fingerprint: hash of all prompts, golds and weights in order; a resume compares it.
+        dropped: rows left out, by reason.
     """
 
-    def __init__(self, items: Sequence[_Item], split: Split, seed: int, dropped: dict[str, int]) -> None:
-        self._items = list(items)
+    def __init__(self, parts: Sequence[Part], split: Split, seed: int, dropped: Dropped) -> None:
+        self._parts = list(parts)
+        self._total_weight = sum(part.weight for part in parts)
         self._split = split
         self._seed = seed
-        self._epoch = 0
-        self._position = 0
-        self._order = self._permutation(0)
         self.dropped = dropped
-        self.fingerprint = _fingerprint(items)
+        self.fingerprint = _fingerprint(parts)
 
     def __len__(self) -> int:
-        """Prompts in an epoch."""
-        return len(self._items)
+        """Different prompts."""
+        return sum(len(part.items) for part in self._parts)
 
     def next(self, n: int) -> list[Prompt]:
-        """The next `n` prompts; goes on into the next epoch where one ends. A prompt's uid is `<epoch>-<row>`."""
-        prompts: list[Prompt] = []
-        while len(prompts) < n:
-            if self._position == len(self._items):
-                self._epoch, self._position = self._epoch + 1, 0
-                self._order = self._permutation(self._epoch)
-            item = self._items[self._order[self._position]]
-            prompts.append(_prompt(item, f"{self._epoch}-{item.index}"))
-            self._position += 1
-        return prompts
+        """The next `n` prompts, however many epochs that takes. A prompt's uid is `<epoch>-<row>`."""
+        return [self._turn().next(self._seed) for _ in range(n)]
+
+    def _turn(self) -> Part:
+        """The part furthest behind its share of the draws so far and this one; the first of equals."""
+        if len(self._parts) == 1:
+            return self._parts[0]
+        draws = 1 + sum(part.drawn for part in self._parts)
+        return max(self._parts, key=lambda part: part.weight * draws - self._total_weight * part.drawn)
+
+    def sources(self) -> set[str]:
+        """The data sources of all prompts."""
+        return {item.source for part in self._parts for item in part.items}
 
     def all(self, limit: int | None = None) -> list[Prompt]:
         """The first `limit` prompts in file order, for validation; the cursor stays. Uids are `<split>-<row>`."""
-        return [_prompt(item, f"{self._split}-{item.index}") for item in self._items[:limit]]
+        return [item.drawn(self._split) for part in self._parts for item in part.items][:limit]
 
     def state(self) -> dict[str, Any]:
-        """The cursor, JSON-ready."""
+        """The cursor, JSON-ready: how many prompts each part has given."""
         return {
-            "epoch": self._epoch,
-            "position": self._position,
+            "drawn": [part.drawn for part in self._parts],
             "seed": self._seed,
             "fingerprint": self.fingerprint,
         }
@@ -93,17 +122,17 @@ class PromptStream:
                     hint="resume with the data, template, tokenizer and seed of the run, or start a new run",
                     where="data.train",
                 )
-        self._epoch, self._position = int(state["epoch"]), int(state["position"])
-        self._order = self._permutation(self._epoch)
-
-    def _permutation(self, epoch: int) -> list[int]:
-        order = list(range(len(self._items)))
-        random.Random(f"prompts-{self._seed}-{epoch}").shuffle(order)
-        return order
+        for part, drawn in zip(self._parts, state["drawn"], strict=True):
+            part.drawn = int(drawn)
 
 
-def open_stream(data: DataConfig, tokenizer: Any, split: Split, seed: int) -> PromptStream:
+def open_stream(
+    data: DataConfig, tokenizer: Any, split: Split, seed: int, verify: Verify | None = None
+) -> PromptStream:
     """The prompts of `data.train` or `data.validation` after template and tokenizer.
+
+    Args:
+        verify: grades golds against themselves; a row whose gold fails is dropped. None trusts all golds.
 
     Raises:
         UsageError: no data is configured for `split`, it cannot be read, or no row is left.
@@ -111,47 +140,76 @@ def open_stream(data: DataConfig, tokenizer: Any, split: Split, seed: int) -> Pr
     spec = data.train if split == "train" else data.validation
     if not spec:
         raise UsageError(f"data.{split} is not set", hint=f"set data.{split}=FILE", where=f"data.{split}")
-    rows = _arith_rows(split) if spec == ARITH else load_rows(spec, _hub_split(split), data.prompt_key, data.answer_key)
-    items: list[_Item] = []
-    overlong = 0
-    for row in rows.rows:
-        text = render(row.messages, data.template, tokenizer)
-        token_ids = encode(text, tokenizer, from_chat=data.template == "chat")
-        if len(token_ids) > data.max_prompt_tokens:
-            overlong += 1
+    rows = load_rows(spec, split, data.prompt_key, data.answer_key)
+    if verify is not None:
+        drop_unverifiable(rows, verify)
+    several = len(rows.sources) > 1
+    files: list[list[Item]] = [[] for _ in rows.sources]
+    for row, text, ids in fitting(tokenise(rows, data, tokenizer), rows, data, tokenizer):
+        place = f"{row.file}:{row.index}" if several else str(row.index)
+        files[row.file].append(Item(ids, text, row.answer, row.source, row.index, place))
+    return PromptStream(_parts(files, rows, split, data), split, seed, rows.dropped)
+
+
+def tokenise(rows: Rows, data: DataConfig, tokenizer: Any) -> list[Tokenised]:
+    """Every row with the text and the token ids of its prompt."""
+    render = make_renderer(data.template, tokenizer, data.thinking)
+    texts = [render(row.messages) for row in rows.rows]
+    ids = encode(texts, tokenizer, from_chat=data.template == "chat")
+    return list(zip(rows.rows, texts, ids, strict=True))
+
+
+def fitting(prompts: Iterable[Tokenised], rows: Rows, data: DataConfig, tokenizer: Any) -> Iterator[Tokenised]:
+    """The prompts that are short enough and whose text the tokenizer knows; the others are counted as dropped."""
+    unknown = unknown_token_id(tokenizer)
+    for row, text, ids in prompts:
+        rows.shortest = min(len(ids), rows.shortest or len(ids))
+        if len(ids) > data.max_prompt_tokens:
+            rows.dropped.add("overlong", f"{rows.place(row)}: {len(ids):,} tokens")
+        elif unknown is not None and unknown in ids:
+            rows.dropped.add("unknown_token", f"{rows.place(row)}: {text[:80]!r}")
         else:
-            items.append(_Item(token_ids, text, row.answer, row.source, row.index))
-    dropped = {**rows.dropped, "overlong": overlong}
-    if not items:
-        raise UsageError(
-            f"no usable prompt in {spec}; dropped: {dropped}",
-            hint="raise data.max_prompt_tokens, or look at the rows",
-            where=f"data.{split}",
-        )
-    return PromptStream(items, split, seed, dropped)
+            yield row, text, ids
 
 
-def _hub_split(split: Split) -> str:
-    return "train" if split == "train" else "test"
+def _parts(files: list[list[Item]], rows: Rows, split: Split, data: DataConfig) -> list[Part]:
+    """One part without weights; with weights one for each file."""
+    where = f"data.{split}"
+    if rows.sources[0].weight is None or split == "validation":
+        pool = [item for items in files for item in items]
+        if not pool:
+            raise _nothing_left(", ".join(source.name for source in rows.sources), rows, data, where)
+        return [Part(pool, 1)]
+    weights = _whole_weights(rows.sources)
+    for source, items in zip(rows.sources, files, strict=True):
+        if not items:
+            raise _nothing_left(source.name, rows, data, where)
+    labels = ["", *(f"-{number}" for number in range(1, len(files)))]
+    return [Part(items, weight, label) for items, weight, label in zip(files, weights, labels, strict=True)]
 
 
-def _arith_rows(split: Split) -> Rows:
-    """The demo's fixed lists, the same for every seed of a run."""
-    count = ARITH_TRAIN if split == "train" else ARITH_VALIDATION
-    return Rows(
-        [
-            Row(({"role": "user", "content": problem.text},), problem.answer, ARITH, index)
-            for index, problem in enumerate(arithmetic.problems(split, count))
-        ]
+def _nothing_left(name: str, rows: Rows, data: DataConfig, where: str) -> UsageError:
+    fix = "look at the rows: da3po data check"
+    if "overlong" in rows.dropped.counts:
+        fix = f"raise data.max_prompt_tokens={data.max_prompt_tokens}: the shortest prompt has {rows.shortest} tokens"
+    return UsageError(
+        f"no usable prompt in {name}; of {rows.read:,} rows dropped: {rows.dropped}", hint=fix, where=where
     )
 
 
-def _prompt(item: _Item, uid: str) -> Prompt:
-    return Prompt(uid, item.token_ids, item.text, item.answer, item.source, item.index)
+def _whole_weights(sources: Sequence[Source]) -> list[int]:
+    """The smallest whole numbers in the ratio of the weights, so that the turns are exact."""
+    weights = [source.weight or Fraction(1) for source in sources]
+    denominator = math.lcm(*(weight.denominator for weight in weights))
+    whole = [int(weight * denominator) for weight in weights]
+    return [weight // math.gcd(*whole) for weight in whole]
 
 
-def _fingerprint(items: Sequence[_Item]) -> str:
+def _fingerprint(parts: Sequence[Part]) -> str:
     digest = blake2b(digest_size=16)
-    for item in items:
-        digest.update(repr((item.index, item.token_ids, item.answer)).encode())
+    for part in parts:
+        digest.update(f"{part.weight},{len(part.items)};".encode())
+        for item in part.items:
+            digest.update(f"{item.place},{len(item.token_ids)},{len(item.answer)},{item.answer}".encode())
+            digest.update(array("q", item.token_ids).tobytes())
     return digest.hexdigest()

@@ -3,57 +3,99 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from da3po_cli.data.formats import Message
+from da3po_cli.data.spec import JINJA_SUFFIXES, TEMPLATES
+from da3po_cli.data.wraps import BOXED_SUFFIX, DAPO_PREFIX, DAPO_SUFFIX, bare_problem
 from da3po_cli.errors import UsageError
 
-Template = Literal["chat", "dapo", "boxed", "none"]
+Render = Callable[[Sequence[Message]], str]
 
-# The instruction of DAPO's public data set (BytedTsinghua-SIA/DAPO-Math-17k).
-DAPO_PREFIX = (
-    "Solve the following math problem step by step. The last line of your response should be of the form "
-    "Answer: $Answer (without quotes) where $Answer is the answer to the problem.\n\n"
-)
-DAPO_SUFFIX = '\n\nRemember to put your answer on its own line after "Answer:".'
-BOXED_SUFFIX = "\nPlease reason step by step, and put your final answer within \\boxed{}."
-
-# What published rows carry around the problem. Another template takes it off first: no prompt asks for two forms.
-_KNOWN_WRAPS = (
-    (DAPO_PREFIX, DAPO_SUFFIX),
-    ("", BOXED_SUFFIX),
-    ("", " Let's think step by step and output the final answer within \\boxed{}."),
-    ("", ' Let\'s think step by step and output the final answer after "####".'),
-)
+_BATCH = 2048  # prompts that are tokenised at a time
 
 
-def bare_problem(text: str) -> str:
-    """The problem without the answer instruction of a published data set."""
-    for prefix, suffix in _KNOWN_WRAPS:
-        if text.startswith(prefix) and text.endswith(suffix):
-            return text[len(prefix) : len(text) - len(suffix)]
-    return text
-
-
-def render(messages: Sequence[Message], template: Template, tokenizer: Any) -> str:
-    """The text of a prompt.
+def make_renderer(template: str, tokenizer: Any, thinking: bool | None = None) -> Render:
+    """The function from a conversation to the text of its prompt.
 
     `chat` is the tokenizer's chat template over the messages as they are. `dapo` and `boxed` put their instruction
-    around the problem, and `none` leaves it as it is; these three are plain text for base models.
+    around the problem, and `none` leaves it as it is; these three are plain text for base models. A .jinja or .j2
+    file is a template of the user's own in the form of a chat template, with one more variable: `problem`, the last
+    message without the answer instruction of a published data set.
+
+    Args:
+        thinking: what the template gets as `enable_thinking`; None leaves it to the template.
 
     Raises:
-        UsageError: `chat` with a tokenizer that has no chat template, or a conversation without `chat`.
+        UsageError: no such template, `chat` with a tokenizer that has none, `thinking` for a template without the
+            switch; and, when it is called, a conversation that a plain template cannot hold.
     """
+    if template in ("dapo", "boxed", "none"):
+        _check_thinking("", template, thinking)
+        return lambda messages: _plain_prompt(messages, template)
     if template == "chat":
-        if not getattr(tokenizer, "chat_template", None):
+        source = getattr(tokenizer, "chat_template", None)
+        if not source:
             raise UsageError(
                 "data.template=chat, and the tokenizer has no chat template",
-                hint="set data.template=dapo, boxed or none",
+                hint="set data.template=dapo, boxed or none, or a .jinja file",
                 where="data.template",
             )
-        return tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+    else:
+        source = read_template(template)
+    _check_thinking(str(source), template, thinking)
+    switches = {} if thinking is None else {"enable_thinking": thinking}
+
+    def render(messages: Sequence[Message]) -> str:
+        problem = {} if template == "chat" else {"problem": bare_problem(messages[-1]["content"])}
+        try:
+            return tokenizer.apply_chat_template(
+                list(messages),
+                chat_template=None if template == "chat" else source,
+                tokenize=False,
+                add_generation_prompt=True,
+                **switches,
+                **problem,
+            )
+        except Exception as error:  # Jinja's own errors, and what the template itself raises
+            raise UsageError(
+                f"data.template={template} fails: {type(error).__name__}: {error}",
+                hint="mend the template, or choose another",
+                where="data.template",
+            ) from error
+
+    return render
+
+
+def read_template(template: str) -> str:
+    """The text of a Jinja file.
+
+    Raises:
+        UsageError: not the name of a template, or no such file.
+    """
+    path = Path(template).expanduser()
+    if path.suffix not in JINJA_SUFFIXES or not path.is_file():
+        what = "no such file" if path.suffix in JINJA_SUFFIXES else "no such template"
+        raise UsageError(
+            f"data.template={template}: {what}",
+            hint=f"set one of {', '.join(TEMPLATES)}, or the path of a {' or '.join(JINJA_SUFFIXES)} file",
+            where="data.template",
+        )
+    return path.read_text(encoding="utf-8")
+
+
+def _check_thinking(source: str, template: str, thinking: bool | None) -> None:
+    if thinking is not None and "enable_thinking" not in source:
+        raise UsageError(
+            f"data.thinking={str(thinking).lower()}, and the template {template} has no switch enable_thinking",
+            hint="leave data.thinking=null",
+            where="data.thinking",
+        )
+
+
+def _plain_prompt(messages: Sequence[Message], template: str) -> str:
     if len(messages) != 1:
         raise UsageError(
             f"data.template={template} takes prompts of one message, and one has {len(messages)}",
@@ -68,33 +110,73 @@ def render(messages: Sequence[Message], template: Template, tokenizer: Any) -> s
     return text
 
 
-def encode(text: str, tokenizer: Any, *, from_chat: bool) -> tuple[int, ...]:
-    """Token ids of a prompt, with exactly one BOS where the tokenizer has the habit, and never an EOS at the end.
+def encode(texts: Sequence[str], tokenizer: Any, *, from_chat: bool) -> list[tuple[int, ...]]:
+    """Token ids of prompts, with exactly one BOS where the tokenizer has the habit, and never an EOS at the end.
 
-    A chat template writes its own BOS, so there the tokenizer may not add another.
+    A chat template writes its own BOS, so there the tokenizer may not add another. Nothing is cut.
     """
-    bos = tokenizer.bos_token
-    has_bos = bool(bos) and text.startswith(bos)
-    ids: list[int] = tokenizer(text, add_special_tokens=not (from_chat or has_bos))["input_ids"]
-    if not from_chat and ids and ids[-1] == tokenizer.eos_token_id and not text.endswith(tokenizer.eos_token):
-        ids = ids[:-1]
-    return tuple(ids)
+    bos, eos, eos_id = tokenizer.bos_token, tokenizer.eos_token, tokenizer.eos_token_id
+    add_special = [not (from_chat or (bool(bos) and text.startswith(bos))) for text in texts]
+    found: list[tuple[int, ...]] = [()] * len(texts)
+    for special in (True, False):
+        rows = [row for row, add in enumerate(add_special) if add is special]
+        for start in range(0, len(rows), _BATCH):
+            chunk = rows[start : start + _BATCH]
+            encoded = tokenizer(
+                [texts[row] for row in chunk],
+                add_special_tokens=special,
+                return_attention_mask=False,
+                return_token_type_ids=False,
+                verbose=False,
+            )["input_ids"]
+            for row, ids in zip(chunk, encoded, strict=True):
+                added_eos = not from_chat and ids and ids[-1] == eos_id and not texts[row].endswith(eos)
+                found[row] = tuple(ids[:-1] if added_eos else ids)
+    return found
 
 
-def stop_token_ids(tokenizer: Any, model_path: str | Path) -> tuple[int, ...]:
-    """The tokens that end a response: the tokenizer's EOS and those of the model's generation_config.json, ascending.
+def unknown_token_id(tokenizer: Any) -> int | None:
+    """The token that stands for any character the tokenizer does not know; None where every text has its tokens.
 
-    `model_path` is a local directory; without that file the tokenizer's EOS is all there is.
+    Byte-level tokenizers know every character; some of them name their EOS or BOS as the unknown token as well.
+    """
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    others = (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id)
+    return None if unknown in others else unknown
+
+
+def stop_token_ids(tokenizer: Any, model_path: str | Path, more: str | None = None) -> tuple[int, ...]:
+    """The tokens that end a response, ascending: the tokenizer's EOS, those of generation_config.json, and `more`.
+
+    Args:
+        model_path: a local directory; without generation_config.json in it the tokenizer's EOS is all there is.
+        more: tokens as texts or ids, separated by commas.
+
+    Raises:
+        UsageError: a token of `more` is not in the vocabulary, or there is no end token at all.
     """
     ids: set[int] = set() if tokenizer.eos_token_id is None else {tokenizer.eos_token_id}
     file = Path(model_path) / "generation_config.json"
     if file.is_file():
         listed = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id")
         ids.update(listed if isinstance(listed, list) else [] if listed is None else [listed])
+    ids.update(_token_id(token.strip(), tokenizer) for token in (more or "").split(",") if token.strip())
     if not ids:
         raise UsageError(
             f"{model_path}: neither the tokenizer nor generation_config.json names an end token",
-            hint="add eos_token_id to generation_config.json",
+            hint="add eos_token_id to generation_config.json, or set data.stop_tokens",
             where="model.path",
         )
     return tuple(sorted(ids))
+
+
+def _token_id(token: str, tokenizer: Any) -> int:
+    vocabulary: dict[str, int] = tokenizer.get_vocab()
+    found = int(token) if token.isascii() and token.isdigit() else vocabulary.get(token)
+    if found is None or found > max(vocabulary.values()):
+        raise UsageError(
+            f"data.stop_tokens: the tokenizer has no token {token!r}",
+            hint=f"give tokens of the vocabulary, or ids up to {max(vocabulary.values())}",
+            where="data.stop_tokens",
+        )
+    return found

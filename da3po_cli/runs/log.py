@@ -45,20 +45,31 @@ class RunLog:
 
     def finish(self, steps: int) -> None:
         """The summary and what to do next."""
-        run = str(self._directory)
-        record = {
-            "status": "done",
-            "run": run,
+        self._display.done(self._summary("done", steps), next_commands(self._directory))
+
+    def interrupted(self, step: int, why: str) -> None:
+        """The same for a run that stopped after `step`, with a checkpoint of it."""
+        record = {**self._summary("interrupted", step), "why": why}
+        self._display.done(record, [resume_command(self._directory)])
+
+    def _summary(self, status: str, steps: int) -> dict[str, Any]:
+        return {
+            "status": status,
+            "run": str(self._directory),
             "steps": steps,
             "seconds": round(time.monotonic() - self._begun, 1),
             "validation": self._validation,
         }
-        self._display.done(record, next_commands(self._directory))
 
     def close(self) -> None:
         self._display.close()
         if self._writer:
             self._writer.close()
+
+
+def resume_command(directory: Path) -> str:
+    """How an interrupted run goes on."""
+    return f"da3po train --resume --name {directory.name}"
 
 
 def next_commands(directory: Path) -> list[str]:

@@ -17,7 +17,7 @@ def to_json(record: dict[str, Any]) -> str:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """All records of a metrics.jsonl.
+    """All records of a metrics.jsonl. A last line without an end is one that a crash cut short, and is left out.
 
     Raises:
         UsageError: a line is not JSON; names the line.
@@ -28,6 +28,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             try:
                 records.append(json.loads(line))
             except json.JSONDecodeError as error:
+                if not line.endswith("\n"):
+                    break
                 raise UsageError(
                     f"not a JSON record: {line[:60].strip()!r}", where=f"{path}:{number}", hint="remove that line"
                 ) from error
@@ -48,7 +50,9 @@ class MetricsWriter:
         path = directory / "metrics.jsonl"
         if resume_step is not None and path.exists():
             kept = [record for record in read_metrics(path) if record["step"] <= resume_step]
-            path.write_text("".join(to_json(record) + "\n" for record in kept), encoding="utf-8")
+            fresh = path.with_suffix(".jsonl.tmp")
+            fresh.write_text("".join(to_json(record) + "\n" for record in kept), encoding="utf-8")
+            fresh.replace(path)
         self._file = path.open("a", encoding="utf-8")
         self._tensorboard = None
         self._wandb = None

@@ -71,6 +71,24 @@ class Comm(Protocol):
     def barrier(self) -> None: ...
 
 
+class PendingSave(Protocol):
+    """A checkpoint of the policy that is being written in the background."""
+
+    seconds: float  # that this rank's writer took; 0 until it is through
+
+    def done(self) -> bool:
+        """Whether every rank has written its part."""
+        ...
+
+    def finish(self) -> None:
+        """Wait for that, then make the checkpoint whole.
+
+        Raises:
+            errors.EnvironmentProblem: a rank could not write.
+        """
+        ...
+
+
 class Policy(Protocol):
     """The model under training."""
 
@@ -92,6 +110,10 @@ class Policy(Protocol):
 
     def save(self, directory: Path) -> None:
         """Write weights, optimizer, schedule and RNG state below `directory`."""
+        ...
+
+    def begin_save(self, directory: Path) -> PendingSave:
+        """`save` in the background: returns when all is copied, so that training may go on. One at a time."""
         ...
 
     def load(self, directory: Path) -> None:

@@ -1,81 +1,201 @@
-"""Checkpoints: written beside and renamed, the newest kept, old ones deleted only once the new one is whole."""
+"""Saves and loads all that the next step depends on: the policy's state, the position in the data, the score.
+
+Of the policy: weights, optimizer, schedule, random state. Of the source: the data cursor, the surplus of dynamic
+sampling and its estimate of the keep rate. `da3po_cli.runs.checkpoints` says how the files come to be whole.
+"""
 
 from __future__ import annotations
 
-import json
-import shutil
+import math
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from da3po_cli.config.schema import CheckpointConfig
 from da3po_cli.errors import UsageError
-from da3po_cli.runtime import Comm, Policy
+from da3po_cli.runs.checkpoints import (
+    STATE_FILE,
+    checkpoint_path,
+    discard,
+    find_state,
+    publish,
+    read_state,
+    recover,
+    saved_steps,
+    write_state,
+)
+from da3po_cli.runtime import Comm, PendingSave, Policy
 from da3po_cli.runtime.collect import RolloutSource
 
-STATE_FILE = "state.json"
-
-
-def saved_steps(directory: Path) -> list[int]:
-    """Steps with a whole checkpoint in `directory`, in ascending order."""
-    found = (path.parent.name.removeprefix("step_") for path in directory.glob(f"step_*/{STATE_FILE}"))
-    return sorted(int(name) for name in found if name.isdigit())
-
-
-def checkpoint_path(directory: Path, step: int | None) -> tuple[int, Path]:
-    """Step and path of the whole checkpoint `step` (None: the latest) in `directory`.
-
-    Raises:
-        UsageError: there is no such checkpoint; lists those that exist.
-    """
-    steps = saved_steps(directory)
-    if step is None and steps:
-        step = steps[-1]
-    if step is None or step not in steps:
-        wanted = "no whole checkpoint" if step is None else f"no checkpoint of step {step}"
-        raise UsageError(
-            f"{wanted} (steps saved: {', '.join(map(str, steps)) or 'none'})",
-            where=str(directory),
-            hint="name one of these steps; a new run starts with --overwrite or another --name",
-        )
-    return step, directory / f"step_{step}"
+__all__ = ["STATE_FILE", "CheckpointStore", "checkpoint_path", "saved_steps"]
 
 
 @dataclass(frozen=True)
+class _Pending:
+    """A checkpoint that has no name yet."""
+
+    step: int
+    state: dict[str, Any]
+    policy: PendingSave | None  # None: written
+    copied: float  # seconds until training could go on
+
+
 class CheckpointStore:
-    """checkpoints/step_N/{policy/, state.json} of one run; `state.json` is written last."""
+    """The checkpoints of one run: the newest `keep`, and the best. All methods are collective.
 
-    directory: Path
-    keep: int
-    policy: Policy
-    source: RolloutSource
-    comm: Comm
+    Best is the largest score; of equal ones the newest. The score of a checkpoint is `best_metric` of the validation
+    at its step, by default the first avg@k in the record; without a validation at that step it has none.
 
-    def save(self, step: int) -> None:
-        """Write checkpoint `step`; collective. An interrupted save leaves only a directory whose name says so."""
-        partial, whole = self.directory / f"partial_{step}", self.directory / f"step_{step}"
-        if self.comm.rank == 0:
-            shutil.rmtree(partial, ignore_errors=True)
-            (partial / "policy").mkdir(parents=True)
-        self.comm.barrier()
-        self.policy.save(partial / "policy")
-        self.comm.barrier()
-        if self.comm.rank == 0:
-            state = {"step": step, "source": self.source.state()}
-            (partial / STATE_FILE).write_text(json.dumps(state, ensure_ascii=False), encoding="utf-8")
-            shutil.rmtree(whole, ignore_errors=True)
-            partial.rename(whole)
-            for old in saved_steps(self.directory)[: -self.keep]:
-                shutil.rmtree(self.directory / f"step_{old}")
-        self.comm.barrier()
+    Attributes:
+        seconds: that the last save took, from its beginning until it was whole.
+    """
 
-    def load(self, step: int | None) -> int:
-        """Restore checkpoint `step` (None: the latest) on any layout; returns its step.
+    def __init__(
+        self, directory: Path, config: CheckpointConfig, policy: Policy, source: RolloutSource, comm: Comm
+    ) -> None:
+        self._directory, self._config, self._policy, self._source, self._comm = directory, config, policy, source, comm
+        self._pending: _Pending | None = None
+        self._metric = config.best_metric
+        self._scores: dict[int, float] = {}  # of the whole checkpoints that have one
+        self.seconds = 0.0
+
+    def open(self) -> None:
+        """Mend what a crash of an earlier attempt left behind. Call it before anything else."""
+        if self._comm.rank == 0:
+            recover(self._directory)
+        self._comm.barrier()
+
+    def score(self, record: dict[str, Any]) -> bool:
+        """Whether this validation is better than that of every checkpoint.
 
         Raises:
-            UsageError: there is no such checkpoint.
+            UsageError: the record of a validation lacks `checkpoint.best_metric`.
         """
-        step, path = checkpoint_path(self.directory, step)
-        self.policy.load(path / "policy")
-        state: dict[str, Any] = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
-        self.source.load_state(state["source"])
+        value = self._value(record)
+        return value is not None and all(value > other for other in self._scores.values())
+
+    def _value(self, record: dict[str, Any]) -> float | None:
+        names = [name for name in record if name.startswith("val/") and "/avg@" in name]
+        chosen = self._config.best_metric
+        if chosen is None and names and self._metric not in names:  # the first validation, or another benchmark
+            self._metric, self._scores = names[0], {}
+        if chosen is not None and names and chosen.startswith("val/") and chosen not in record:
+            raise UsageError(
+                f"checkpoint.best_metric={chosen} is not among the metrics of a validation",
+                where="checkpoint.best_metric",
+                hint=f"one of {', '.join(name for name in record if name.startswith('val/'))}; null is {names[0]}",
+            )
+        value = record.get(self._metric or "")
+        return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+    def save(self, step: int, record: dict[str, Any]) -> None:
+        """Write the checkpoint of `step`, whose metrics are in `record`.
+
+        With `async_save` this takes as long as the copy; `poll` or `wait` make the checkpoint whole. An interrupted
+        save leaves only a directory whose name says so.
+
+        Raises:
+            EnvironmentProblem: it cannot be written, or the one before could not.
+        """
+        self.wait()
+        begun = time.monotonic()
+        policy = self._directory / f"partial_{step}" / "policy"
+        if self._comm.rank == 0:
+            discard(policy.parent)
+            policy.mkdir(parents=True)
+        self._comm.barrier()
+        score = self._value(record)
+        state = {
+            "step": step,
+            "best_metric": self._metric,
+            "score": self._scores.get(step) if score is None else score,  # it may have been saved before
+            "source": self._source.state(),
+        }
+        pending = None
+        if self._config.async_save:
+            pending = self._policy.begin_save(policy)
+        else:
+            self._policy.save(policy)
+        self._pending = _Pending(step, state, pending, time.monotonic() - begun)
+        if pending is None:
+            self.wait()
+
+    def poll(self) -> None:
+        """Make a checkpoint whole that every rank has written by now; a safe point between two steps."""
+        if self._pending is not None and self._pending.policy is not None and self._pending.policy.done():
+            self.wait()
+
+    def wait(self) -> None:
+        """Make the checkpoint whole that is being written, if there is one."""
+        if self._pending is None:
+            return
+        pending, self._pending = self._pending, None
+        begun = time.monotonic()
+        if pending.policy is not None:
+            pending.policy.finish()
+        self._comm.barrier()
+        if pending.state["score"] is not None:
+            self._scores[pending.step] = pending.state["score"]
+        if self._comm.rank == 0:
+            write_state(self._directory / f"partial_{pending.step}", pending.state)
+            publish(self._directory, pending.step)
+        self._prune()
+        self._comm.barrier()
+        written = pending.policy.seconds if pending.policy is not None else 0.0
+        self.seconds = pending.copied + written + time.monotonic() - begun
+
+    def _prune(self) -> None:
+        """Rank 0 deletes all but the newest and the best; every rank forgets the scores of the deleted."""
+        steps = self._comm.broadcast(saved_steps(self._directory))
+        kept = set(steps[-self._config.keep :])
+        scored = [step for step in self._scores if step in steps]
+        if self._config.keep_best and scored:
+            kept.add(max(scored, key=lambda step: (self._scores[step], step)))
+        self._scores = {step: self._scores[step] for step in scored if step in kept}
+        if self._comm.rank == 0:
+            for step in steps:
+                if step not in kept:
+                    discard(self._directory / f"step_{step}")
+
+    def load(self, step: int | None) -> int:
+        """Restore checkpoint `step` (None: the latest) on any layout; later ones are deleted. Returns its step.
+
+        Raises:
+            UsageError: there is no such checkpoint, it is damaged, or it belongs to other data.
+        """
+        step, path, state = find_state(self._directory, step)
+        lacking = set(self._source.state()) - set(state["source"])
+        if lacking:
+            what = ", ".join(sorted(lacking))
+            raise UsageError(
+                f"the checkpoint of step {step} was trained on replayed rollouts, so it has no {what}",
+                where=str(path / STATE_FILE),
+                hint="go on with --replay-rollouts, or start a new run",
+            )
+        self._source.load_state(state["source"])
+        self._policy.load(path / "policy")
+        self._comm.barrier()
+        self._load_scores(step, state.get("best_metric"))
         return step
+
+    def _load_scores(self, step: int, metric: str | None) -> None:
+        """Scores of `step` and the checkpoints before it; those after it are of a future that will not be."""
+        self._metric = self._config.best_metric or metric
+        if self._comm.rank == 0:
+            for later in [other for other in saved_steps(self._directory) if other > step]:
+                discard(self._directory / f"step_{later}")
+            for other in saved_steps(self._directory):
+                score = _score_of(self._directory / f"step_{other}", self._metric)
+                if score is not None:
+                    self._scores[other] = score
+        self._scores = self._comm.broadcast(self._scores)
+
+
+def _score_of(path: Path, metric: str | None) -> float | None:
+    """The score of a checkpoint by `metric`; None where it has none or is damaged."""
+    try:
+        state = read_state(path)
+    except UsageError:
+        return None
+    return state.get("score") if state.get("best_metric") == metric else None

@@ -1,39 +1,148 @@
-"""Accuracy on held-out prompts with the rollout engine: validation during a run, and `da3po eval` after it."""
+"""What validation during a run and `da3po eval` share, prompts and graders; and the validation itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from da3po_cli.algos.stats import pass_at_k
 from da3po_cli.algos.types import Group, Prompt
-from da3po_cli.runtime import Generator, Sampling
+from da3po_cli.data.formats import Message
+from da3po_cli.data.templates import encode, make_renderer
+from da3po_cli.data.wraps import BOXED_SUFFIX, bare_problem
+from da3po_cli.evals.metrics import Sample, score, tally
+from da3po_cli.evals.tasks import PLAIN_TEMPLATES, Task
+from da3po_cli.rewards import Grade, GradingPool, Item, MathOptions
+from da3po_cli.rewards.registry import sources
+from da3po_cli.runtime import Comm, Generator, Sampling
+
+
+def make_prompts(task: Task, tokenizer: Any) -> list[Prompt]:
+    """The prompts of a benchmark, one per problem, none left out."""
+    render = make_renderer(task.template, tokenizer, task.thinking)
+    texts = [render(_instructed(problem.messages, task)) for problem in task.problems]
+    ids = encode(texts, tokenizer, from_chat=task.template == "chat")
+    return [
+        Prompt(task.uid(problem), tuple(tokens), text, problem.answer, problem.source, problem.index)
+        for problem, text, tokens in zip(task.problems, texts, ids, strict=True)
+    ]
+
+
+def _instructed(messages: Sequence[Message], task: Task) -> Sequence[Message]:
+    """With the instruction how to answer, where the template has none and the problem does not say it itself."""
+    *before, last = messages
+    if (
+        task.template in PLAIN_TEMPLATES
+        or task.instruction == "none"
+        or bare_problem(last["content"]) != last["content"]
+    ):
+        return messages
+    return [*before, {**last, "content": last["content"] + BOXED_SUFFIX}]
+
+
+class Graders:
+    """Grading pools by reward and options; they start with their first answer.
+
+    Args:
+        workers: processes of each; None is one per core.
+        deadline_s: CPU seconds per answer.
+    """
+
+    def __init__(self, workers: int | None, deadline_s: float) -> None:
+        self._workers, self._deadline_s = workers, deadline_s
+        self._pools: dict[tuple[str, str], GradingPool] = {}
+
+    def grade(self, task: Task, answers: Sequence[tuple[Prompt, str, str]]) -> list[Grade]:
+        """Grades of (prompt, response text, finish reason), in order. A failed response is unknown."""
+        grades = [Grade("unknown", None, "the engine failed") for _ in answers]
+        by_source, waiting = sources(task.by_source), dict[str, list[int]]()
+        for place, (prompt, _, reason) in enumerate(answers):
+            if reason != "failed":
+                waiting.setdefault(by_source.get(prompt.source, task.reward), []).append(place)
+        for reward, places in waiting.items():
+            items: list[Item] = [(text, reason, prompt.answer) for prompt, text, reason in (answers[p] for p in places)]
+            pool = self._pool(reward, task.options if reward == task.reward else {})
+            for place, grade in zip(places, pool.grade(items), strict=True):
+                grades[place] = grade
+        return grades
+
+    def _pool(self, reward: str, options: Mapping[str, Any]) -> GradingPool:
+        key = (reward, repr(sorted(options.items())))
+        if key not in self._pools:
+            chosen = MathOptions(**options) if options else None
+            self._pools[key] = GradingPool(reward, options=chosen, workers=self._workers, deadline_s=self._deadline_s)
+        return self._pools[key]
+
+    def close(self) -> None:
+        """End the grading processes."""
+        for pool in self._pools.values():
+            pool.close()
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Held-out prompts under one name, and what fills in the verdicts of their responses, on every rank."""
+
+    name: str
+    prompts: Sequence[Prompt]
+    grade: Callable[[Sequence[Group]], None]
+
+
+def benchmark(task: Task, tokenizer: Any, graders: Graders, comm: Comm) -> HeldOut:
+    """A benchmark as held-out prompts: graded by its own policy, on rank 0."""
+
+    def grade(groups: Sequence[Group]) -> None:
+        responses = [response for group in groups for response in group.responses]
+        verdicts = None
+        if comm.rank == 0:
+            answers = [(group.prompt, r.text, str(r.finish_reason)) for group in groups for r in group.responses]
+            verdicts = [grade.verdict for grade in graders.grade(task, answers)]
+        for response, verdict in zip(responses, comm.broadcast(verdicts), strict=True):
+            response.verdict, response.acc = verdict, int(verdict == "correct")
+
+    return HeldOut(task.name, make_prompts(task, tokenizer), grade)
 
 
 @dataclass(frozen=True)
 class Validator:
-    """Samples every held-out prompt `sampling.n` times.
+    """Samples every held-out prompt `sampling.n` times, all benchmarks in one queue.
 
     The seeds of the samples come from `sampling.seed` and the prompts' uids alone, so validation draws the same
     random numbers whenever it runs and takes none from training.
     """
 
-    bench: str
-    prompts: Sequence[Prompt]
+    benches: Sequence[HeldOut]
     generator: Generator
-    grade: Callable[[Sequence[Group]], None]
     sampling: Sampling
 
     def __call__(self) -> dict[str, float]:
-        """val/<bench>/avg@k, pass@k (unbiased), mean response length and truncated share."""
-        groups = self.generator.generate(self.prompts, self.sampling)
-        self.grade(groups)
-        k = self.sampling.n
-        responses = [response for group in groups for response in group.responses]
-        name = f"val/{self.bench}"
-        return {
-            f"{name}/avg@{k}": sum(response.acc for response in responses) / len(responses),
-            f"{name}/pass@{k}": sum(pass_at_k(k, group.correct, k) for group in groups) / len(groups),
-            f"{name}/length": sum(len(response.token_ids) for response in responses) / len(responses),
-            f"{name}/truncated": sum(response.finish_reason == "length" for response in responses) / len(responses),
-        }
+        """val/<bench>/avg@k, pass@k (unbiased), mean response length, and truncated and unknown shares."""
+        prompts = [prompt for bench in self.benches for prompt in bench.prompts]
+        groups = iter(self.generator.generate(prompts, self.sampling))
+        found: dict[str, float] = {}
+        for bench in self.benches:
+            mine = [next(groups) for _ in bench.prompts]
+            bench.grade(mine)
+            found |= _metrics(bench.name, mine)
+        return found
+
+
+def _metrics(bench: str, groups: Sequence[Group]) -> dict[str, float]:
+    scores = score(
+        [
+            tally(
+                group.prompt.uid,
+                group.prompt.index,
+                [Sample(r.verdict, None, r.finish_reason, len(r.token_ids)) for r in group.responses],
+            )
+            for group in groups
+        ]
+    )
+    name = f"val/{bench}"
+    return {
+        f"{name}/avg@{scores.k}": scores.avg.mean,
+        f"{name}/pass@{scores.k}": scores.passes[scores.k].mean,
+        f"{name}/length": scores.length.mean,
+        f"{name}/truncated": scores.truncated,
+        f"{name}/unknown": scores.unknown,
+    }

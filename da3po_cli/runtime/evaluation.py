@@ -1,40 +1,130 @@
-"""`da3po eval` in one process: the policy, one engine, one validation."""
+"""`da3po eval`: an evaluation on all local devices, from its directory to its result.
+
+evals/<model>-<fingerprint>/
+  job.json          what is asked: model, problems, sampling (`da3po_cli.evals.tasks.Job`)
+  partial/          samples as they come, one file per rank; a restart goes on from them
+  samples.jsonl     all samples in order, with --save-samples
+  result.json       the result
+  engine.json       what the engine found: stop tokens, context, limits
+  run.json, logs/   as in a run
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import fcntl
+import json
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from da3po_cli.config.schema import Config
 from da3po_cli.errors import UsageError
-from da3po_cli.runtime.build import Engine, make_policy
-from da3po_cli.runtime.models import local_model
+from da3po_cli.evals.result import Result, make_result, read_results, write_results
+from da3po_cli.evals.samples import Record, SampleStore
+from da3po_cli.evals.tasks import Job
+from da3po_cli.runs import RunDir, command_line, git_commit
+from da3po_cli.runtime.eval_worker import FACTS, JOB
+
+WORKER = "da3po_cli.runtime.eval_worker:eval_worker"
+RESULT = "result.json"
 
 
-def evaluate(config: Config, checkpoint: Path | None, say: Callable[[str], None]) -> dict[str, float]:
-    """Scores of `config.model.path`, or of a run's `checkpoint`, on `config.data.validation`.
+def directory_of(job: Job, root: Path) -> Path:
+    """Where an evaluation lives: a function of all that its numbers depend on."""
+    return root / f"{re.sub(r'[^A-Za-z0-9._@+-]+', '-', job.model.name)}-{job.fingerprint}"
+
+
+def finished(job: Job, directory: Path, *, with_samples: bool) -> Result | None:
+    """The result of an evaluation that has been made before; None where there is none."""
+    if not (directory / RESULT).is_file() or (with_samples and not SampleStore(directory).merged.is_file()):
+        return None
+    result = read_results(directory / RESULT)[0]
+    # the names may be new ones
+    return result | {"model": result["model"] | {"name": job.model.name}}
+
+
+def evaluate(
+    job: Job, config: Config, directory: Path, *, keep_samples: bool, silent: bool, json: bool = False
+) -> Result | None:
+    """Sample and grade what is missing, and write the result.
+
+    Args:
+        config: engine settings; parallel.data is the number of ranks.
+        keep_samples: leave samples.jsonl.
+        silent: no progress.
+
+    Returns:
+        The result; None on the ranks above 0 of an outer launcher.
 
     Raises:
-        UsageError: there is nothing to validate on.
+        UsageError: another process is at it.
+        Da3poError: of the first rank that failed.
     """
-    from megatron_bridge.parallel import initialize
+    from da3po_cli.runtime.launch import WorkerOptions, launch, outer_launcher
 
-    parallel = initialize(1, 1, config.run.seed)
-    engine = None
-    try:
-        hf_dir = local_model(config.model.path)
-        say("starting the rollout engine ...")
-        engine = Engine.start(config, hf_dir, parallel)
-        policy = make_policy(config, hf_dir, parallel)
-        if checkpoint is not None:
-            policy.load(checkpoint / "policy")
-        validator = engine.validator()
-        if validator is None:
-            raise UsageError("data.validation is not set", where="data.validation", hint="--bench NAME")
-        engine.connect(policy, validator.prompts).push()
-        say(f"sampling {len(validator.prompts)} problems x {validator.sampling.n} ...")
-        return validator()
-    finally:
-        if engine is not None:
-            engine.generator.close()
-        parallel.shutdown()
+    run_dir, place = RunDir(directory), outer_launcher()
+    if place is not None and place.rank > 0:
+        launch(config, run_dir, WorkerOptions(attempt=run_dir.await_attempt(), quiet=True), worker=WORKER)
+        return None
+    directory.mkdir(parents=True, exist_ok=True)
+    with _lock(directory):
+        job.write(directory / JOB)
+        store, begun = SampleStore(directory), time.monotonic()
+        before = len(store.done())
+        attempt = _begin(run_dir)
+        launch(config, run_dir, WorkerOptions(attempt=attempt, quiet=silent, json=json), worker=WORKER)
+        records = list(store.records())
+        facts = {
+            "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "seconds": time.monotonic() - begun,
+            "samples_of_earlier_attempts": before,
+            "command": command_line(),
+            "commits": list(dict.fromkeys(one["git"] for one in run_dir.read()["attempts"])),
+            "ran": _read_json(directory / FACTS),
+        }
+        result = make_result(job, records, facts)
+        if keep_samples:
+            store.merge(_in_order(job, records))
+        write_results([result], directory / RESULT)
+        if not keep_samples:
+            store.clear()
+        return result
+
+
+def forget(directory: Path) -> None:
+    """Delete what an earlier evaluation has left."""
+    SampleStore(directory).clear()
+    (directory / RESULT).unlink(missing_ok=True)
+
+
+def _begin(run_dir: RunDir) -> int:
+    """Note an attempt in run.json. An evaluation is no run: it does not become the latest one."""
+    started = {"started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "git": git_commit(), "argv": command_line()}
+    attempts = [*run_dir.read().get("attempts", []), started]
+    run_dir.attempt(len(attempts)).mkdir(parents=True, exist_ok=True)
+    run_dir.update(kind="evaluation", name=run_dir.name, status="running", attempts=attempts)
+    return len(attempts)
+
+
+@contextmanager
+def _lock(directory: Path) -> Iterator[None]:
+    with (directory / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UsageError(
+                "another process is at this very evaluation", where=str(directory), hint="wait for it, or end it"
+            ) from error
+        yield
+
+
+def _in_order(job: Job, records: Sequence[Record]) -> list[Record]:
+    place = {task.name: number for number, task in enumerate(job.tasks)}
+    return sorted(records, key=lambda record: (place[record["bench"]], record["index"], record["sample"]))
+
+
+def _read_json(file: Path) -> Any:
+    return json.loads(file.read_text()) if file.is_file() else {}

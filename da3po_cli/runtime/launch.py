@@ -6,6 +6,7 @@
   Rank 0 inherits the terminal, the others write to logs/attempt_N/rank_K.log.
 
 A rank that fails leaves rank_K.error.json; the earliest one is raised again here, as the error it was.
+How signals reach the ranks is in `da3po_cli.runtime.stop`.
 """
 
 from __future__ import annotations
@@ -33,10 +34,12 @@ from da3po_cli.config.plan import layout
 from da3po_cli.config.schema import Config
 from da3po_cli.errors import Da3poError, RankFailed, Terminated
 from da3po_cli.runs import RunDir
+from da3po_cli.runtime import stop
 from da3po_cli.runtime.rollout import engine_environment
 
 WORKER = "da3po_cli.runtime.worker:train_worker"
-SHUTDOWN_SECONDS = 10  # from a signal to SIGKILL
+ASKING = "rank_0.pid"  # beside the logs, while rank 0 takes requests to stop
+SHUTDOWN_SECONDS = 10  # from a rank's failure, or from the signal that ends the job at once, to SIGKILL
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,8 @@ def launch(config: Config, run_dir: RunDir, options: WorkerOptions, *, worker: s
 
     Raises:
         Da3poError: of the first rank that failed, with its kind, exit code and message.
-        KeyboardInterrupt, Terminated: a signal came, and all ranks have ended.
+        KeyboardInterrupt, Terminated: a signal came, and all ranks have ended: after the step and with a checkpoint,
+            of which run.json has the step, or at once.
     """
     place = outer_launcher()
     world = place.world if place else layout(config).world
@@ -147,15 +151,20 @@ def launch(config: Config, run_dir: RunDir, options: WorkerOptions, *, worker: s
 
 @contextmanager
 def _noting_the_end(run_dir: RunDir) -> Iterator[None]:
+    """Write to run.json how the attempt ended, unless the worker has; raise the signal that ended it."""
     try:
         yield
+        attempt = run_dir.read()["attempts"][-1]
+        if attempt.get("signal"):
+            raise KeyboardInterrupt if attempt["signal"] == signal.SIGINT.name else Terminated
     except (KeyboardInterrupt, Terminated):
         run_dir.finish("interrupted")
         raise
     except BaseException:
         run_dir.finish("failed")
         raise
-    run_dir.finish("finished")
+    if "status" not in attempt:
+        run_dir.finish("finished")
 
 
 def _set_environment(local_world: int) -> None:
@@ -212,7 +221,11 @@ def _elastic(config: Config, run_dir: RunDir, options: WorkerOptions, worker: st
         max_restarts=0,
         monitor_interval=0.1,
         shutdown_timeout=SHUTDOWN_SECONDS,
+        signals_to_handle="SIGHUP,SIGQUIT",
     )
+    relay = _Relay(logs / ASKING)
+    for number in stop.ENDINGS:
+        signal.signal(number, relay)
     try:
         elastic_launch(launch_config, sys.executable)("-m", "da3po_cli.runtime.rank", str(spec))
     except SignalException as caught:
@@ -222,6 +235,30 @@ def _elastic(config: Config, run_dir: RunDir, options: WorkerOptions, worker: st
         _restore_terminal()
         codes = {rank: failure.exitcode for rank, failure in failed.failures.items()}
         raise first_failure(logs, codes) from None
+    if relay.asked is not None and "step" in run_dir.read()["attempts"][-1]:
+        raise KeyboardInterrupt if relay.asked == signal.SIGINT else Terminated
+
+
+class _Relay:
+    """The launcher's handler: the first signal asks rank 0 to stop after its step, the next one ends all ranks."""
+
+    def __init__(self, asking: Path) -> None:
+        self._asking = asking
+        self.asked: signal.Signals | None = None
+        self._when = 0.0
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        from torch.distributed.elastic.multiprocessing import SignalException
+
+        found = signal.Signals(number)
+        if self.asked is None:
+            try:
+                os.kill(int(self._asking.read_text()), stop.ASK)
+            except (OSError, ValueError):  # rank 0 is not in its loop
+                raise SignalException(f"got {found.name}", found) from None
+            self.asked, self._when = found, time.monotonic()
+        elif time.monotonic() - self._when > stop.BOUNCE:
+            raise SignalException(f"got {found.name} again", found)
 
 
 def _silence(package: str) -> None:
@@ -241,33 +278,21 @@ def _restore_terminal() -> None:
 # ---------------------------------------------------------------------------------------------------------- one rank
 
 
-def run_rank(config: Config, run_dir: RunDir, options: WorkerOptions, worker: str) -> None:
-    """Run the worker as the rank that the environment names; note its error in rank_K.error.json and let it pass."""
-    rank = int(os.environ["RANK"])
-    if rank == 0:
-        handle_signals()
-    else:  # nothing to unwind, and a rank that waits inside a collective would not see a Python handler
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+def run_rank(config: Config, run_dir: RunDir, options: WorkerOptions, worker: str, *, launched: bool = False) -> None:
+    """Run the worker as the rank that the environment names; note its error in rank_K.error.json and let it pass.
+
+    Args:
+        launched: `_elastic` started this rank, and keeps the signals.
+    """
+    rank, logs = int(os.environ["RANK"]), run_dir.attempt(options.attempt)
+    stop.listen(rank, logs / ASKING if launched else None)
     module, _, function = worker.partition(":")
     try:
         entry = cast(Worker, getattr(importlib.import_module(module), function))
         entry(config, run_dir.path, options)
     except Exception as error:
-        note_error(error, run_dir.attempt(options.attempt), rank)
+        note_error(error, logs, rank)
         raise
-
-
-def handle_signals() -> None:
-    """The first SIGTERM or SIGINT unwinds, so that displays and files are closed; the second one ends at once."""
-
-    def stop(number: int, _frame: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
 
 
 def note_error(error: Exception, logs: Path, rank: int) -> None:

@@ -23,7 +23,7 @@ def main(spec_file: str) -> int:
     if rank > 0:
         _redirect(spec.run_dir.attempt(spec.options.attempt) / f"rank_{rank}.log")
     try:
-        run_rank(spec.config, spec.run_dir, spec.options, spec.worker)
+        run_rank(spec.config, spec.run_dir, spec.options, spec.worker, launched=True)
     except Da3poError as error:
         if rank > 0:
             traceback.print_exc()

@@ -61,13 +61,19 @@ class VllmGenerator:
     """`Generator` over vLLM; starts with random weights, so push the policy's before the first `generate`.
 
     Args:
-        hf_dir: Hugging Face directory; only its config and tokenizer are read.
+        hf_dir: Hugging Face directory; only its config and tokenizer are read, and with `load` its weights.
         rollout: engine size, memory and number of sequences.
         dtype: "float32" or "bfloat16", of weights and KV cache.
         seed: of vLLM itself; samples take theirs from `Sampling.seed`.
         max_prompt_tokens: longest prompt. With rollout.max_tokens it sets the context length.
         stop_token_ids: tokens that end a response; they are kept in `Response.token_ids`.
         comm: where this rank stands. torch.distributed must be initialised.
+        load: start with the weights of `hf_dir`, awake.
+
+    Attributes:
+        engines: engines of the job.
+        engine: number of this rank's engine.
+        leads: whether this rank is the one of its engine that speaks for it.
 
     Raises:
         UsageError: the world is not a multiple of rollout.tensor.
@@ -84,6 +90,7 @@ class VllmGenerator:
         max_prompt_tokens: int,
         stop_token_ids: Sequence[int],
         comm: Comm,
+        load: bool = False,
     ) -> None:
         import torch
         import torch.distributed as dist
@@ -102,21 +109,24 @@ class VllmGenerator:
         self.cuda = torch.cuda.is_available()
         self.tied_head = bool(json.loads((self.hf_dir / "config.json").read_text()).get("tie_word_embeddings", False))
         self._comm = comm
-        self._engines = comm.world // rollout.tensor
-        self._engine_index, self._tensor_rank = divmod(comm.rank, rollout.tensor)
+        self.engines = comm.world // rollout.tensor
+        self.engine, tensor_rank = divmod(comm.rank, rollout.tensor)
+        self.leads = tensor_rank == 0
         self._stop = sorted(set(stop_token_ids))
         self._tokenizer = AutoTokenizer.from_pretrained(self.hf_dir)
         self._asleep = False
         self._gather_group = dist.new_group(backend="gloo")  # Python objects never travel over NCCL
-        self._engine = self._start(rollout, seed)
-        self.sleep()  # the trainer loads next
+        self._engine = self._start(rollout, seed, load)
+        if not load:
+            self.sleep()  # the trainer loads next
 
-    def _start(self, rollout: RolloutConfig, seed: int) -> Any:
+    def _start(self, rollout: RolloutConfig, seed: int, load: bool) -> Any:
         options: dict[str, Any] = {
             "model": str(self.hf_dir),
             "dtype": self.dtype,
             "seed": seed,
-            "load_format": "dummy",
+            "load_format": "auto" if load else "dummy",
+            "use_tqdm_on_load": False,
             "tensor_parallel_size": rollout.tensor,
             "distributed_executor_backend": "external_launcher",
             "max_model_len": self.max_model_len,
@@ -166,30 +176,10 @@ class VllmGenerator:
         Raises:
             UsageError: a prompt or sampling.max_tokens does not fit the context length.
         """
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
-
         self._check_lengths(prompts, sampling)
         total = len(prompts) * sampling.n
-        mine = split_evenly(total, self._engines, self._engine_index)
-        requests = []
-        for index in mine:
-            prompt, number = prompts[index // sampling.n], index % sampling.n
-            params = SamplingParams(
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
-                top_k=sampling.top_k,
-                max_tokens=sampling.max_tokens,
-                seed=sample_seed(sampling.seed, prompt.uid, number),
-                stop_token_ids=self._stop,
-                ignore_eos=True,  # `stop_token_ids` holds every token that ends a response
-                logprobs=0,  # the sampled token's own
-                flat_logprobs=True,
-                detokenize=False,
-                output_kind=RequestOutputKind.FINAL_ONLY,
-                skip_clone=True,
-            )
-            requests.append((list(prompt.token_ids), params))
+        mine = split_evenly(total, self.engines, self.engine)
+        requests = [self._request(prompts[index // sampling.n], index % sampling.n, sampling) for index in mine]
         report = None
         if progress is not None and self._comm.rank == 0 and mine:
             # rank 0 sees its own engine; the others have as much to do
@@ -200,6 +190,47 @@ class VllmGenerator:
             Group(prompt, responses[start : start + sampling.n])
             for prompt, start in zip(prompts, range(0, total, sampling.n), strict=True)
         ]
+
+    def stream(self, asked: Sequence[tuple[Prompt, int, Sampling]]) -> Iterator[list[tuple[int, Response]]]:
+        """(position in `asked`, response) of this engine's own samples, as they finish; not a collective.
+
+        One queue for all of them, so a long response keeps nothing else waiting. A sample is given by its prompt and
+        number, and is the one that `generate` gives. Every rank of an engine asks for the same.
+
+        Raises:
+            UsageError: a prompt or sampling.max_tokens does not fit the context length.
+        """
+        for prompt, _, sampling in asked:
+            self._check_lengths([prompt], sampling)
+        requests = [self._request(prompt, number, sampling) for prompt, number, sampling in asked]
+        for outputs in self._finished(requests):
+            parts = [_response_parts(output) for output in outputs]
+            texts = self._tokenizer.batch_decode([tokens for tokens, _, _ in parts], skip_special_tokens=True)
+            yield [
+                (int(output.request_id), Response(tokens, values, text, reason))
+                for output, (tokens, values, reason), text in zip(outputs, parts, texts, strict=True)
+            ]
+
+    def _request(self, prompt: Prompt, number: int, sampling: Sampling) -> tuple[list[int], Any]:
+        """What vLLM needs to know of one sample."""
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        params = SamplingParams(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            max_tokens=sampling.max_tokens,
+            seed=sample_seed(sampling.seed, prompt.uid, number),
+            stop_token_ids=self._stop,
+            ignore_eos=True,  # `stop_token_ids` holds every token that ends a response
+            logprobs=0,  # the sampled token's own
+            flat_logprobs=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+            skip_clone=True,
+        )
+        return list(prompt.token_ids), params
 
     def score(self, token_lists: Sequence[Sequence[int]], temperature: float = 1.0) -> list[list[float]]:
         """Log-probs of the given tokens by this rank's engine: L - 1 values for L tokens, none for the first.
@@ -290,15 +321,20 @@ class VllmGenerator:
     def _run(self, requests: list[tuple[list[int], Any]], report: Callable[[int], None] | None = None) -> list[Any]:
         """vLLM's outputs of (prompt tokens, sampling parameters) requests, in order."""
         outputs: dict[str, Any] = {}
+        for finished in self._finished(requests):
+            outputs.update((output.request_id, output) for output in finished)
+            if report is not None:
+                report(len(outputs))
+        return [outputs[str(index)] for index in range(len(requests))]
+
+    def _finished(self, requests: list[tuple[list[int], Any]]) -> Iterator[list[Any]]:
+        """The outputs of each engine step that ends some; their request_id is the position in `requests`."""
         with _running():
             for index, (tokens, params) in enumerate(requests):
                 self._engine.add_request(str(index), {"prompt_token_ids": tokens}, params)
             while self._engine.has_unfinished_requests():
-                finished = self._engine.step()
-                outputs.update((output.request_id, output) for output in finished)
-                if report is not None and finished:
-                    report(len(outputs))
-        return [outputs[str(index)] for index in range(len(requests))]
+                if finished := self._engine.step():
+                    yield finished
 
     def _gather(self, parts: list[tuple[list[int], list[float], str]]) -> list[Response]:
         """The responses of all engines, in the order of the samples, on every rank."""
@@ -306,7 +342,7 @@ class VllmGenerator:
         import torch.distributed as dist
 
         packed = None
-        if self._tensor_rank == 0:  # the other ranks of an engine hold copies
+        if self.leads:  # the other ranks of an engine hold copies
             ids = [tokens for tokens, _, _ in parts]
             texts = self._tokenizer.batch_decode(ids, skip_special_tokens=True) if ids else []
             packed = (

@@ -46,6 +46,8 @@ def train_worker(config: Config, run_dir: Path, options: WorkerOptions) -> None:
         if options.replay is None:
             display.phase("start", "the rollout engine (vLLM)")
             engine = Engine.start(config, hf_dir, parallel)
+            for note in engine.notes():
+                display.say(note)
         _train(config, run_dir, options, parallel, display, engine, hf_dir)
     finally:
         display.close()
@@ -69,9 +71,8 @@ def _train(
     if engine is None:
         source = ReplayedRollouts(Path(options.replay or ""))
     else:
-        prompts = engine.prompts()
-        sync = engine.connect(policy, prompts.all(PROBE_PROMPTS))
-        validate = engine.validator() if config.validation.every else None
+        sync = engine.connect(policy, engine.prompts.all(PROBE_PROMPTS))
+        validate = engine.validator()
         sampling = Sampling(
             n=config.rollout.group_size,
             max_tokens=config.rollout.max_tokens,
@@ -79,7 +80,7 @@ def _train(
             seed=config.run.seed * SEED_STRIDE,
         )
         sampler = DynamicSampler(config.algo, config.rollout.prompts)
-        source = LiveRollouts(prompts, engine.generator, engine.grade, sampler, sampling, display.phase)
+        source = LiveRollouts(engine.prompts, engine.generator, engine.grade, sampler, sampling, display.phase)
     checkpoints = CheckpointStore(run_dir / "checkpoints", config.checkpoint, policy, source, parallel)
     checkpoints.open()
     first_step = 1

@@ -155,7 +155,7 @@ def test_the_preset_fits_the_machine(cli: Cli, monkeypatch: pytest.MonkeyPatch) 
         (["--model", "gpt2"], "unsupported architecture GPT2LMHeadModel", "Qwen2ForCausalLM"),
         (["--algo", "gpso"], "unknown algorithm 'gpso'", "gspo"),
         (["--lambda", "0"], "lambda=0.0 must be above 0", "--lambda 2.0"),
-        (["--dataset", "none.jsonl", "data.reward=math"], "data file not found", "--dataset"),
+        (["--dataset", "none.jsonl", "reward.name=math"], "data file not found", "--dataset"),
         (["--config", "dmeo"], "no config called 'dmeo'", "did you mean demo?"),
         (["--replay-rollouts", "nowhere"], "nowhere is not a directory", "runs/NAME"),
         (["--name", "a/b"], "cannot name a run", "--name"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,9 @@ from transformers import AutoTokenizer
 from da3po_cli.config.schema import DataConfig
 from da3po_cli.data import arithmetic
 from da3po_cli.data.prompts import PromptStream, open_stream
+from da3po_cli.data.verify import Golds
 from da3po_cli.errors import UsageError
+from da3po_cli.rewards.types import Grade
 
 DEMO = Path(__file__).resolve().parents[2] / "da3po_cli" / "demo_model"
 ROWS = 7
@@ -83,7 +87,7 @@ def test_validation_keeps_file_order_and_the_cursor(data: DataConfig, tokenizer:
     stream = open_stream(data, tokenizer, "validation", 3)
     assert [prompt.index for prompt in stream.all()] == list(range(ROWS))
     assert [prompt.uid for prompt in stream.all(2)] == ["validation-0", "validation-1"]
-    assert stream.state()["position"] == 0
+    assert stream.state()["drawn"] == [0]
     assert not {prompt.uid for prompt in stream.all()} & {prompt.uid for prompt in small(data, tokenizer).next(ROWS)}
 
 
@@ -93,9 +97,34 @@ def test_overlong_prompts_are_counted_in_tokens(data: DataConfig, tokenizer: Any
     config = DataConfig(train=str(path), template="none", max_prompt_tokens=5)
     stream = open_stream(config, tokenizer, "train", 0)
     assert [prompt.text for prompt in stream.all()] == ["1+1=?"]
-    assert stream.dropped == {"empty": 0, "duplicate": 0, "conflict": 0, "overlong": 1}
-    with pytest.raises(UsageError, match="no usable prompt"):
+    assert stream.dropped.counts == {"overlong": 1}
+    assert stream.dropped.examples == {"overlong": ["rows row 1: 6 tokens"]}
+    with pytest.raises(UsageError, match=r"no usable prompt .* of 2 rows dropped: 2 overlong") as caught:
         open_stream(DataConfig(train=str(path), template="none", max_prompt_tokens=4), tokenizer, "train", 0)
+    assert caught.value.hint == "raise data.max_prompt_tokens=4: the shortest prompt has 5 tokens"
+
+
+def test_prompts_that_the_tokenizer_cannot_write_are_dropped(tokenizer: Any, tmp_path: Path) -> None:
+    """The demo's tokenizer knows ASCII; what it does not know would reach the model as the same one token."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"problem": "1+1=?", "answer": "2"}\n{"problem": "π+1=?", "answer": "4"}\n', encoding="utf-8")
+    stream = open_stream(DataConfig(train=str(path), template="none"), tokenizer, "train", 0)
+    assert [prompt.text for prompt in stream.all()] == ["1+1=?"]
+    assert stream.dropped.counts == {"unknown_token": 1}
+
+
+def test_golds_that_do_not_verify_are_dropped_and_named(data: DataConfig, tokenizer: Any) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def verify(golds: Golds) -> list[Grade]:
+        asked.extend(golds)
+        return [Grade("unknown" if gold == "3" else "correct", gold, "a rule") for _, gold in golds]
+
+    stream = open_stream(data, tokenizer, "train", 0, verify)
+    assert asked == [("rows", str(n + 1)) for n in range(ROWS)]
+    assert [prompt.index for prompt in stream.all()] == [0, 1, 3, 4, 5, 6]
+    assert stream.dropped.counts == {"unverifiable": 1}
+    assert stream.dropped.examples["unverifiable"] == ["rows row 2: gold '3' is unknown (a rule)"]
 
 
 def test_unset_data_is_named(tokenizer: Any) -> None:
@@ -104,7 +133,7 @@ def test_unset_data_is_named(tokenizer: Any) -> None:
 
 
 def test_arith_streams_do_not_overlap_and_validation_is_the_same_for_every_seed(tokenizer: Any) -> None:
-    config = DataConfig(train="arith", validation="arith", template="none", reward="arith")
+    config = DataConfig(train="arith", validation="arith", template="none")
     train = open_stream(config, tokenizer, "train", 0)
     held_out = open_stream(config, tokenizer, "validation", 1).all()
     assert held_out == open_stream(config, tokenizer, "validation", 2).all()
@@ -116,3 +145,106 @@ def test_arith_streams_do_not_overlap_and_validation_is_the_same_for_every_seed(
         assert prompt.answer == str(arithmetic.solve(prompt.text))
         assert tokenizer.decode(prompt.token_ids) == prompt.text
         assert prompt.source == "arith"
+
+
+def test_arith_is_drawn_in_the_order_of_its_seed(tokenizer: Any) -> None:
+    """The demo's results depend on which problem comes when, and on its uid, which seeds the samples."""
+    config = DataConfig(train="arith", validation="arith", template="none", max_prompt_tokens=64)
+    chains = arithmetic.problems("train", 10_000)
+    expected: list[tuple[str, int, str]] = []
+    for epoch in range(2):
+        order = list(range(len(chains)))
+        random.Random(f"prompts-5-{epoch}").shuffle(order)
+        expected += [(f"{epoch}-{row}", row, chains[row].text) for row in order]
+    drawn = open_stream(config, tokenizer, "train", 5).next(len(expected))
+    assert [(prompt.uid, prompt.index, prompt.text) for prompt in drawn] == expected
+
+
+# --------------------------------------------------------------------------------------------------- several files
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Three files of 5, 3 and 2 different problems; the rows of each are numbered from 0."""
+    folder = tmp_path_factory.mktemp("files")
+    found: list[str] = []
+    for number, rows in enumerate((5, 3, 2)):
+        path = folder / f"file{number}.jsonl"
+        path.write_text("".join(json.dumps({"problem": f"{number}{n}+0", "answer": n}) + "\n" for n in range(rows)))
+        found.append(str(path))
+    return found
+
+
+def mixture(files: list[str], tokenizer: Any, *weights: str, seed: int = 0) -> PromptStream:
+    spec = ", ".join(file + weight for file, weight in zip(files, weights, strict=True))
+    return open_stream(DataConfig(train=spec, template="none"), tokenizer, "train", seed)
+
+
+def test_files_without_weights_are_one_pool(files: list[str], tokenizer: Any) -> None:
+    stream = mixture(files, tokenizer, "", "@[1:]", "")
+    assert len(stream) == 9
+    rows = {(0, n) for n in range(5)} | {(1, 1), (1, 2), (2, 0), (2, 1)}
+    for epoch in range(3):
+        drawn = stream.next(9)
+        assert {prompt.uid for prompt in drawn} == {f"{epoch}-{file}:{row}" for file, row in rows}
+        assert {(prompt.source, prompt.index) for prompt in drawn} == {(f"file{file}", row) for file, row in rows}
+
+
+@pytest.mark.parametrize("weights", [("1", "1", "1"), ("3", "2", "1"), ("0.5", "0.25", "0.25"), ("7", "0.1", "1.3")])
+def test_a_mixture_keeps_its_weights_all_along(files: list[str], tokenizer: Any, weights: tuple[str, ...]) -> None:
+    drawn = mixture(files, tokenizer, *(f"*{weight}" for weight in weights)).next(200)
+    shares = [float(weight) / sum(map(float, weights)) for weight in weights]
+    for n in range(1, 201):
+        counts = Counter(prompt.source for prompt in drawn[:n])
+        assert all(abs(counts[f"file{k}"] - share * n) < len(weights) - 1 for k, share in enumerate(shares))
+
+
+def test_each_file_of_a_mixture_goes_round_in_its_own_epochs(files: list[str], tokenizer: Any) -> None:
+    drawn = mixture(files, tokenizer, "*1", "*2", "*1").next(120)
+    assert len({prompt.uid for prompt in drawn}) == 120
+    orders: dict[int, list[tuple[int, ...]]] = {}
+    for file, size in enumerate((5, 3, 2)):
+        own = [prompt for prompt in drawn if prompt.source == f"file{file}"]
+        assert len(own) == (60 if file == 1 else 30)
+        for epoch in range(len(own) // size):
+            part = own[epoch * size : (epoch + 1) * size]
+            assert sorted(prompt.uid for prompt in part) == [f"{epoch}-{file}:{row}" for row in range(size)]
+            orders.setdefault(file, []).append(tuple(prompt.index for prompt in part))
+    assert all(len(set(orders[file])) > 1 for file in orders)
+
+
+@pytest.mark.parametrize("weights", [("", "", ""), ("*3", "*2", "*1"), ("*0.3", "*1.7", "*1")])
+def test_a_mixture_resumes_exactly_at_every_position(
+    files: list[str], tokenizer: Any, weights: tuple[str, str, str]
+) -> None:
+    whole = mixture(files, tokenizer, *weights).next(60)
+    stream, resumed = mixture(files, tokenizer, *weights), mixture(files, tokenizer, *weights)
+    for position in range(40):
+        resumed.load_state(json.loads(json.dumps(stream.state())))
+        assert resumed.next(20) == whole[position : position + 20]
+        assert stream.next(1) == whole[position : position + 1]
+
+
+def test_a_resume_refuses_other_weights_and_another_order(files: list[str], tokenizer: Any) -> None:
+    state = mixture(files, tokenizer, "*3", "*2", "*1").state()
+    for other in (
+        mixture(files, tokenizer, "*3", "*2", "*2"),
+        mixture(files, tokenizer, "", "", ""),
+        mixture(files[::-1], tokenizer, "*3", "*2", "*1"),
+    ):
+        with pytest.raises(UsageError, match="fingerprint"):
+            other.load_state(state)
+    mixture(files, tokenizer, "*6", "*4", "*2").load_state(state)  # the same shares
+
+
+def test_an_empty_file_of_a_mixture_is_named(files: list[str], tokenizer: Any) -> None:
+    with pytest.raises(UsageError, match=r"no usable prompt in .*file1\.jsonl"):
+        mixture(files, tokenizer, "*1", "@[3:]*1", "*1")
+
+
+def test_validation_on_several_files_keeps_their_order(files: list[str], tokenizer: Any) -> None:
+    data = DataConfig(validation=f"{files[2]}, {files[1]}", template="none")
+    prompts = open_stream(data, tokenizer, "validation", 0).all()
+    assert [prompt.uid for prompt in prompts] == [
+        f"validation-{place}" for place in ("0:0", "0:1", "1:0", "1:1", "1:2")
+    ]

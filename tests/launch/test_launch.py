@@ -14,7 +14,7 @@ import pytest
 
 from da3po_cli.output import error_lines
 from da3po_cli.runs import RunDir
-from da3po_cli.runtime.launch import first_failure, note_error, outer_launcher
+from da3po_cli.runtime.launch import SHUTDOWN_SECONDS, first_failure, note_error, outer_launcher
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parent.parent
@@ -118,21 +118,70 @@ def test_a_rank_killed_from_outside_is_named(tmp_path: Path) -> None:
     assert len(err.splitlines()) <= 4
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signals_end_all_ranks(tmp_path: Path, ranks: int, number: signal.Signals, expected: int) -> None:
-    run = tmp_path / "run"
-    job = _job(run, ranks, "wait")
+def _when_ready(job: subprocess.Popen[str], run: Path) -> None:
     deadline = time.monotonic() + 120
     while not (run / "ready").exists() and time.monotonic() < deadline and job.poll() is None:
         time.sleep(0.05)
+    assert (run / "ready").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_before_the_first_step_a_signal_ends_all_ranks_at_once(
+    tmp_path: Path, ranks: int, number: signal.Signals, expected: int
+) -> None:
+    run = tmp_path / "run"
+    job = _job(run, ranks, "wait")
+    _when_ready(job, run)
     job.send_signal(number)
     code, _, err = _finish(job, 60)
     assert code == expected, err
     assert err == ""
     assert (run / "unwound").exists()  # rank 0 had the time to close its display and files
     assert RunDir(run).read()["status"] == "interrupted"
+    assert all(_gone(int((run / f"pid_{rank}").read_text())) for rank in range(ranks))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ranks", "number", "expected"), [(1, signal.SIGINT, 130), (1, signal.SIGTERM, 143), (2, signal.SIGINT, 130)]
+)
+def test_the_first_signal_stops_all_ranks_after_the_same_step(
+    tmp_path: Path, ranks: int, number: signal.Signals, expected: int
+) -> None:
+    run = tmp_path / "run"
+    job = _job(run, ranks, "short_steps")
+    _when_ready(job, run)
+    job.send_signal(number)
+    code, _, err = _finish(job, 60)
+    assert code == expected, err
+    (step,) = {(run / f"stopped_{rank}").read_text() for rank in range(ranks)}
+    assert err == f"stopping after step {step}, which saves a checkpoint; Ctrl-C or SIGTERM again stops now\n"
+    record = RunDir(run).read()
+    assert record["status"] == "interrupted"
+    assert record["attempts"][0]["step"] == int(step)
+    assert not list(run.glob("logs/attempt_1/*.error.json"))
+    assert not list(run.glob("logs/attempt_1/*.pid"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_second_signal_ends_a_step_of_minutes_at_once(tmp_path: Path, ranks: int) -> None:
+    run = tmp_path / "run"
+    job = _job(run, ranks, "long_step")
+    _when_ready(job, run)
+    job.send_signal(signal.SIGTERM)
+    time.sleep(SHUTDOWN_SECONDS + 2 if ranks > 1 else 1)  # nothing kills the ranks that finish their step
+    assert job.poll() is None
+    job.send_signal(signal.SIGINT)
+    begun = time.monotonic()
+    code, _, err = _finish(job, 60)
+    assert time.monotonic() - begun < SHUTDOWN_SECONDS + 5
+    assert code == 130, err
+    assert err.startswith("stopping after step 1,")
+    assert RunDir(run).read()["status"] == "interrupted"
+    assert "step" not in RunDir(run).read()["attempts"][0]
     assert all(_gone(int((run / f"pid_{rank}").read_text())) for rank in range(ranks))
 
 
@@ -166,6 +215,25 @@ def test_under_torchrun_each_process_is_one_rank(tmp_path: Path) -> None:
     assert job.returncode == 0, job.stderr
     assert [_seen(run, rank)["sum"] for rank in (0, 1)] == [3.0, 3.0]
     assert RunDir(run).read()["status"] == "finished"
+
+
+@pytest.mark.slow
+def test_a_signal_under_torchrun_stops_all_ranks_after_the_same_step(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    job = subprocess.Popen(
+        [*torchrun, str(HERE / "job.py"), str(run), "2", "short_steps"],
+        env=_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    _when_ready(job, run)
+    job.send_signal(signal.SIGTERM)  # torchrun passes it on to its ranks, and gives them half a minute
+    _, _, err = _finish(job, 60)
+    assert "stopping after step" in err
+    assert (run / "stopped_0").read_text() == (run / "stopped_1").read_text()
+    assert RunDir(run).read()["attempts"][0]["signal"] == "SIGTERM"
 
 
 def test_places_under_outer_launchers() -> None:

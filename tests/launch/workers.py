@@ -10,7 +10,9 @@ from pathlib import Path
 
 from da3po_cli.config.schema import Config
 from da3po_cli.errors import DivergedError
+from da3po_cli.runs import RunDir
 from da3po_cli.runtime.launch import WorkerOptions
+from da3po_cli.runtime.stop import Stop, listener
 
 
 def _group() -> None:
@@ -76,3 +78,50 @@ def wait(config: Config, run_dir: Path, options: WorkerOptions) -> None:
             (run_dir / "unwound").touch()
             sys.stderr.flush()
     dist.all_reduce(torch.ones(1))
+
+
+class _Comm:
+    """The part of a Comm that Stop needs, over gloo."""
+
+    def broadcast(self, value: object) -> object:
+        import torch.distributed as dist
+
+        box = [value]
+        dist.broadcast_object_list(box, src=0)
+        return box[0]
+
+
+def short_steps(config: Config, run_dir: Path, options: WorkerOptions) -> None:
+    """Steps of 0.2 s, each with a collective, until somebody asks for a stop."""
+    _steps(run_dir, 0.2)
+
+
+def long_step(config: Config, run_dir: Path, options: WorkerOptions) -> None:
+    """A step that does not end in the time of a test."""
+    _steps(run_dir, 300)
+
+
+def _steps(run_dir: Path, seconds: float) -> None:
+    """As train_worker: ask after each step, and note where it stopped."""
+    import torch.distributed as dist
+
+    (run_dir / f"pid_{os.environ['RANK']}").write_text(str(os.getpid()))
+    _group()
+    signals = listener()
+    assert signals is not None
+    stop = Stop(_Comm(), signals, lambda text: os.write(2, f"{text}\n".encode()), None)  # type: ignore[arg-type]
+    step, asked = 0, False
+    while not asked:
+        step += 1
+        stop.begin(step)
+        if dist.get_rank() == 0:
+            (run_dir / "ready").touch()
+            time.sleep(seconds)
+        dist.barrier()
+        asked = stop.here(0.0)
+    (run_dir / f"stopped_{dist.get_rank()}").write_text(str(step))
+    if dist.get_rank() == 0:
+        assert signals.asked is not None
+        RunDir(run_dir).finish("interrupted", step=step, signal=signals.asked.name)
+    stop.close()
+    dist.destroy_process_group()

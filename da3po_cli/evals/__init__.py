@@ -1,0 +1,1 @@
+"""Evaluation without an engine: the benchmarks, their problems, metrics, results, tables and comparisons."""
