@@ -56,6 +56,8 @@ class Entry:
     title: str
     source: str
     summary: str
+    formula: str
+    """Per response with ratio w = pi / pi_old, rewards r of its group, p the group's share of correct ones."""
     defaults: AlgoConfig
 
 
@@ -68,30 +70,35 @@ ALGORITHMS: dict[str, Entry] = {
         "DA3PO",
         "arXiv 2608.27982",
         "DAPO with Direct Advantage Amplification of correct responses on hard prompts",
+        "DAPO's loss with A * lambda where the response is correct and p < tau",
         replace(_DAPO, name="da3po", daa_lambda=2.0, daa_tau=0.5),
     ),
     "dapo": Entry(
         "DAPO",
         "arXiv 2503.14476",
         "decoupled clip, dynamic sampling, token-level loss, overlong reward shaping",
+        "mean over tokens of -min(w A, clip(w, 1 - clip_low, 1 + clip_high) A), A = (r - mean) / std, 0 < p < 1 only",
         _DAPO,
     ),
     "grpo": Entry(
         "GRPO",
         "arXiv 2402.03300",
         "group-relative advantage, symmetric clip, mean over tokens then sequences",
+        "mean over sequences of the mean over tokens of -min(w A, clip(w, 1 - eps, 1 + eps) A), A = (r - mean) / std",
         AlgoConfig(name="grpo", aggregate="seq-mean-token-mean"),
     ),
     "gspo": Entry(
         "GSPO",
         "arXiv 2507.18071",
         "one importance ratio per sequence, tight clip",
+        "GRPO's loss with w = exp(mean over the sequence's tokens of log pi - log pi_old)",
         AlgoConfig(name="gspo", ratio="sequence", clip_low=3e-4, clip_high=4e-4, aggregate="seq-mean-token-mean"),
     ),
     "dr_grpo": Entry(
         "Dr. GRPO",
         "arXiv 2503.20783",
         "GRPO without the standard deviation and without the length normalisation",
+        "sum over tokens of -min(w A, clip(w, 1 - eps, 1 + eps) A) / rollout.max_tokens, A = r - mean",
         AlgoConfig(name="dr_grpo", std_power=0.0, aggregate="seq-mean-token-sum-norm"),
     ),
 }

@@ -28,6 +28,7 @@ from da3po_cli.config.schema import (
 )
 from da3po_cli.data.spec import BUILT_IN, FILE_SUFFIXES, FORMS, JINJA_SUFFIXES, TEMPLATES, parse_spec
 from da3po_cli.errors import UsageError
+from da3po_cli.evals.registry import choose, load_registry
 from da3po_cli.rewards.registry import REWARDS, sources
 
 FP8_CAPABILITY = {"delayed": 8.9, "tensorwise": 8.9, "blockwise": 9.0, "mxfp8": 10.0}
@@ -52,7 +53,8 @@ def check(
         *_algorithm(config.algo, config.rollout),
         *_optimizer(config.train),
         *_schedules(config.validation, config.checkpoint),
-        *_checkpoint(config.checkpoint, config.data.validation),
+        *_benches(config.validation),
+        *_checkpoint(config.checkpoint, config.data.validation or config.validation.benches or None),
         *_data(config.data),
         *_reward(config.reward, config.data),
         *_parallel(config.parallel, config.rollout, config.algo),
@@ -216,6 +218,14 @@ def _schedules(validation: ValidationConfig, checkpoint: CheckpointConfig) -> It
         yield _problem(f"validation.top_p={validation.top_p} is not in (0, 1]", "validation.top_p", "1.0 is off")
 
 
+def _benches(validation: ValidationConfig) -> Iterator[UsageError]:
+    if validation.benches:
+        try:
+            choose(validation.benches, load_registry())
+        except UsageError as error:
+            yield _problem(error.message, "validation.benches", error.hint or "validation.benches=aime24")
+
+
 def _checkpoint(checkpoint: CheckpointConfig, validation: str | None) -> Iterator[UsageError]:
     if checkpoint.before is not None:
         try:
@@ -239,7 +249,7 @@ def _checkpoint(checkpoint: CheckpointConfig, validation: str | None) -> Iterato
         yield _problem(
             f"checkpoint.best_metric={metric} needs a validation, and data.validation is not set",
             "checkpoint.best_metric",
-            "data.validation=FILE, or checkpoint.best_metric=null",
+            "data.validation=FILE or validation.benches=NAME, or checkpoint.best_metric=null",
         )
 
 

@@ -149,7 +149,11 @@ class ValidationConfig:
     every: int = 20
     """Steps between validations; also before the first and after the last step. 0 is never."""
     prompts: int | None = None
-    """The first this many held-out prompts; null is all."""
+    """The first this many held-out prompts (of data.validation and of each benchmark); null is all."""
+    benches: str = ""
+    """Benchmarks of `da3po eval` beside data.validation, such as aime24,math500, graded as they are there."""
+    bench_dir: str | None = None
+    """Directory of benchmark files; null is DA3PO_BENCH_DIR, and without that the Hugging Face hub."""
     samples: int = 8
     """Samples per prompt, the k of avg@k and pass@k."""
     temperature: float = 1.0

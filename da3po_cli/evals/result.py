@@ -51,8 +51,6 @@ def _sample(record: Mapping[str, Any]) -> Sample:
 def _bench_record(task: Task, tallies: Sequence[Tally]) -> dict[str, Any]:
     scores = score(tallies)
     warnings = list(task.warnings)
-    if len(tallies) < task.total:
-        warnings.append(f"only the first {len(tallies)} of {task.total} problems")
     if scores.failed:
         warnings.append(f"{scores.failed:.2%} of the responses failed in the engine and count as not correct")
     if scores.unknown:

@@ -218,11 +218,17 @@ def find_run(name_or_path: str, env: Mapping[str, str] = os.environ) -> RunDir:
     for candidate in (root / name_or_path, Path(name_or_path).expanduser()):
         if (candidate / "run.json").is_file():
             return RunDir(candidate.resolve() if candidate.name == "latest" else candidate)
-    known = sorted(entry.parent.name for entry in root.glob("*/run.json") if not entry.parent.is_symlink())
+    known = [run.name for run in all_runs(env)]
     hint = (
         f"runs in {root}: {', '.join(known[-8:])}" if known else f"{root} holds no run; DA3PO_RUNS names another place"
     )
     raise UsageError(f"no run called {name_or_path!r}", where="run", hint=hint)
+
+
+def all_runs(env: Mapping[str, str] = os.environ) -> list[RunDir]:
+    """The runs below DA3PO_RUNS, oldest first."""
+    found = [RunDir(file.parent) for file in runs_root(env).glob("*/run.json") if not file.parent.is_symlink()]
+    return sorted(found, key=lambda run: (run.read().get("created", ""), run.name))
 
 
 def latest_run(env: Mapping[str, str] = os.environ) -> RunDir | None:

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from da3po_cli.algos.types import Prompt
 from da3po_cli.config.schema import Config
 from da3po_cli.data.prompts import PromptStream, open_stream
 from da3po_cli.data.spec import spec_label
 from da3po_cli.data.templates import stop_token_ids
+from da3po_cli.evals.problems import load_problems
+from da3po_cli.evals.registry import choose, load_registry
+from da3po_cli.evals.tasks import SEED, Asked, resolve
 from da3po_cli.rewards import Shaping
 from da3po_cli.rewards.registry import sources
-from da3po_cli.runtime import Sampling
+from da3po_cli.runtime import Comm, Sampling
 from da3po_cli.runtime.collect import Grader
-from da3po_cli.runtime.evaluate import HeldOut, Validator
+from da3po_cli.runtime.evaluate import Graders, HeldOut, Validator, benchmark
 
 if TYPE_CHECKING:
     from da3po_cli.runtime.rollout import VllmGenerator
@@ -24,7 +27,6 @@ if TYPE_CHECKING:
     from megatron_bridge.parallel import Parallel
     from megatron_bridge.sync import VllmSync
 
-VALIDATION_SEED = 1  # one seed for every run, so that runs are compared on the same draws
 PROBE_PROMPTS = 8
 
 
@@ -51,7 +53,8 @@ class Engine:
 
     Attributes:
         prompts: the training prompts.
-        held_out: the validation prompts; None without validation.
+        held_out: the prompts of data.validation; None without.
+        benches: all that validation samples: `held_out` and the benchmarks of validation.benches.
     """
 
     config: Config
@@ -59,6 +62,7 @@ class Engine:
     grade: Grader
     prompts: PromptStream
     held_out: PromptStream | None
+    benches: Sequence[HeldOut]
 
     @classmethod
     def start(cls, config: Config, hf_dir: Path, parallel: Parallel) -> Engine:
@@ -85,6 +89,7 @@ class Engine:
         prompts, held_out = open_stream(data, tokenizer, "train", config.run.seed, grader.verify), None
         if data.validation is not None and config.validation.every:
             held_out = open_stream(data, tokenizer, "validation", seed=0)
+        benches = _benches(config, tokenizer, held_out, grader, parallel) if config.validation.every else []
         generator = VllmGenerator(
             hf_dir,
             rollout=config.rollout,
@@ -94,7 +99,7 @@ class Engine:
             stop_token_ids=stops,
             comm=parallel,
         )
-        return cls(config, generator, grader, prompts, held_out)
+        return cls(config, generator, grader, prompts, held_out, benches)
 
     def notes(self) -> list[str]:
         """What a user should know about the data: how many rows were left out and why, and golds that are no use."""
@@ -117,16 +122,33 @@ class Engine:
         return VllmSync(policy, self.generator, probe, self.config.rollout.max_logprob_gap)
 
     def validator(self) -> Validator | None:
-        """Validation on `data.validation`; None without."""
+        """Validation on `data.validation` and `validation.benches`; None without."""
         settings = self.config.validation
-        if self.held_out is None:
+        if not self.benches:
             return None
         sampling = Sampling(
             n=settings.samples,
             max_tokens=self.config.rollout.max_tokens,
             temperature=settings.temperature,
             top_p=settings.top_p,
-            seed=VALIDATION_SEED,
+            seed=SEED,
         )
-        name = spec_label(self.config.data.validation or "")
-        return Validator([HeldOut(name, self.held_out.all(settings.prompts), self.grade)], self.generator, sampling)
+        return Validator(self.benches, self.generator, sampling)
+
+
+def _benches(
+    config: Config, tokenizer: Any, held_out: PromptStream | None, grader: Grader, comm: Comm
+) -> list[HeldOut]:
+    """What is validated on: data.validation with the run's own grader, and benchmarks with theirs."""
+    settings = config.validation
+    found: list[HeldOut] = []
+    if held_out is not None:
+        found.append(HeldOut(spec_label(config.data.validation or ""), held_out.all(settings.prompts), grader))
+    if settings.benches:
+        asked = Asked(settings.samples, settings.temperature, settings.top_p, config.rollout.max_tokens)
+        graders = Graders(config.reward.workers, config.reward.deadline_s)
+        directory = None if settings.bench_dir is None else Path(settings.bench_dir)
+        for bench in choose(settings.benches, load_registry()):
+            problems = load_problems(bench, directory, settings.prompts)
+            found.append(benchmark(resolve(bench, problems, config, asked, is_run=True), tokenizer, graders, comm))
+    return found

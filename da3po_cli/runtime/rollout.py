@@ -205,7 +205,7 @@ class VllmGenerator:
         requests = [self._request(prompt, number, sampling) for prompt, number, sampling in asked]
         for outputs in self._finished(requests):
             parts = [_response_parts(output) for output in outputs]
-            texts = self._tokenizer.batch_decode([tokens for tokens, _, _ in parts], skip_special_tokens=True)
+            texts = self._decode([tokens for tokens, _, _ in parts])
             yield [
                 (int(output.request_id), Response(tokens, values, text, reason))
                 for output, (tokens, values, reason), text in zip(outputs, parts, texts, strict=True)
@@ -336,6 +336,10 @@ class VllmGenerator:
                 if finished := self._engine.step():
                     yield finished
 
+    def _decode(self, ids: list[list[int]]) -> list[str]:
+        """The texts as they are: some tokenizers would else take the space before a full stop away."""
+        return self._tokenizer.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
     def _gather(self, parts: list[tuple[list[int], list[float], str]]) -> list[Response]:
         """The responses of all engines, in the order of the samples, on every rank."""
         import numpy as np
@@ -344,7 +348,7 @@ class VllmGenerator:
         packed = None
         if self.leads:  # the other ranks of an engine hold copies
             ids = [tokens for tokens, _, _ in parts]
-            texts = self._tokenizer.batch_decode(ids, skip_special_tokens=True) if ids else []
+            texts = self._decode(ids) if ids else []
             packed = (
                 [len(tokens) for tokens in ids],
                 np.array([token for tokens in ids for token in tokens], dtype=np.int32),
