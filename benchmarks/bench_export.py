@@ -109,7 +109,8 @@ def main() -> None:
     size, peak, limit = found["nbytes"], found["peak"], found["limit"]
     print(f"model   {size / 1e6:8.0f} MB in {layers} layers, files of {limit / 1e6:.0f} MB")
     print(f"memory  {found['before'] / 1e6:8.0f} MB after the imports")
-    print(f"peak    {peak / 1e6:8.0f} MB above that: {peak / limit:.2f} files, {peak / size:.3f} models")
+    print(f"peak    {peak / 1e6:8.0f} MB above that: {peak / limit:.2f} files, {peak / size:.2f} models")
+    print(f"tensor  {4 * VOCABULARY * HIDDEN / 1e6:8.0f} MB, the largest: it is in memory twice while it is read")
     print(f"export  {found['seconds']:8.2f} s   {size / 1e9 / found['seconds']:.2f} GB/s")
     print(f"copy    {seconds:8.2f} s   {size / 1e9 / seconds:.2f} GB/s")
 

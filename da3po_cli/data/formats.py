@@ -172,17 +172,18 @@ def open_source(source: Source, split: Split) -> Table:
 def _rows(found: Rows, file: int, split: Split) -> Iterator[Row | str]:
     """The rows of one source; for one without a prompt or a gold, where it stands and what it lacks."""
     source, columns = found.sources[file], found.columns[file]
+    label = source.label
     table = open_source(source, split)
     names = None if table.columns is None else [name for name, _ in table.columns]
     if names is not None:
         columns.check(names)
     records = table.read(None if names is None else [name for name in names if columns.needs(name)])
     for index, record in numbered(records, source):
-        place = f"{source.label} row {index}"
+        place = f"{label} row {index}"
         messages = _messages(columns.prompt(record), place)
         gold = columns.gold(record, place)
         if messages and gold:
-            yield Row(messages, gold, _text(record.get(SOURCE_KEY)) or source.label, index, file)
+            yield Row(messages, gold, _text(record.get(SOURCE_KEY)) or label, index, file)
         else:
             yield f"{place}: no {'gold' if messages else 'prompt'}"
     columns.check_seen()
@@ -292,7 +293,7 @@ def _content(content: Any, place: str) -> str:
 def _select(found: Rows, parsed: Iterable[Row | str]) -> None:
     """Put the rows into `found`, without what is empty, what is there already, and what has two golds."""
     first: dict[tuple[str, ...], Row] = {}
-    more: dict[tuple[str, ...], list[str]] = {}  # golds of the later rows with the same problem
+    more: dict[tuple[str, ...], Counter[str]] = {}  # golds of the later rows with the same problem
     for row in parsed:
         found.read += 1
         if isinstance(row, str):
@@ -300,17 +301,16 @@ def _select(found: Rows, parsed: Iterable[Row | str]) -> None:
             continue
         key = _identity(row)
         if first.setdefault(key, row) is not row:
-            more.setdefault(key, []).append(row.answer)
+            more.setdefault(key, Counter())[row.answer] += 1
     for key, row in first.items():
-        others = more.get(key, [])
-        golds = dict.fromkeys([row.answer, *others])
+        golds = Counter([row.answer]) + more.get(key, Counter())
+        times = golds.total()
         if len(golds) > 1:
-            example = f"{found.place(row)}: golds {' and '.join(golds)}"
-            found.dropped.add("conflict", example, count=1 + len(others))
+            found.dropped.add("conflict", f"{found.place(row)}: golds {' and '.join(golds)}", count=times)
             continue
         found.rows.append(row)
-        if others:
-            found.dropped.add("duplicate", f"{found.place(row)}: {1 + len(others)} times", count=len(others))
+        if times > 1:
+            found.dropped.add("duplicate", f"{found.place(row)}: {times} times", count=times - 1)
 
 
 def _identity(row: Row) -> tuple[str, ...]:

@@ -166,4 +166,6 @@ def _choose_split(names: list[str], split: Split, dataset: str) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    """What an error says in one line, with its cause, which is often the better half."""
+    lines = [(str(one).splitlines() or [type(one).__name__])[0] for one in (error, error.__cause__) if one is not None]
+    return ": ".join(dict.fromkeys(lines))

@@ -50,7 +50,7 @@ def compare(a: Result, b: Result, metric: str) -> list[Difference]:
             hint="evaluate both on the same benchmarks",
         )
     if len(found) > 1:
-        mean = mean_of_means([(one.difference, one.problems) for one in found])
+        mean = mean_of_means([one.difference for one in found])
         found.append(
             Difference(
                 bench=AVERAGE,

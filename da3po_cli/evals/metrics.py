@@ -12,7 +12,7 @@ from typing import Any
 from da3po_cli.algos.stats import Interval, mean_interval, mean_of_means, pass_at_k, share_interval
 from da3po_cli.rewards.normalise import normalise
 
-_FRACTION = re.compile(r"(-?)\\frac\{(\d{1,30})\}\{(\d{1,30})\}|(-?\d{1,30})/(\d{1,30})")
+_FRACTION = re.compile(r"(-?)\\frac(?:\{(\d{1,30})\}\{(\d{1,30})\}|(\d)(\d))|(-?\d{1,30})/(\d{1,30})")
 _DECIMAL = re.compile(r"[-+]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})")
 
 
@@ -81,9 +81,10 @@ def answer_key(extracted: str | None) -> str:
     text = normalise(extracted or "").replace(" ", "")
     fraction = _FRACTION.fullmatch(text)
     if fraction:
-        sign, over, under, over2, under2 = fraction.groups()
-        if int(under or under2):
-            return str(Fraction(int(f"{sign}{over}" if over else over2), int(under or under2)))
+        sign, *parts = fraction.groups()
+        over, under = (int(part) for part in parts if part)
+        if under:
+            return str(Fraction(-over if sign else over, under))
     if _DECIMAL.fullmatch(text):
         return str(Fraction(text))
     return text or "(empty)"
@@ -136,11 +137,12 @@ def score(tallies: Sequence[Tally]) -> Scores:
     return Scores(
         problems=len(tallies),
         k=k,
-        avg=share_interval([[one.acc] for one in tallies]),
+        avg=share_interval([one.acc for one in tallies], k),
         passes={
-            size: share_interval([[pass_at_k(k, one.correct, size)] for one in tallies]) for size in range(1, k + 1)
+            size: share_interval([pass_at_k(k, one.correct, size) for one in tallies], k / size)
+            for size in range(1, k + 1)
         },
-        maj=share_interval([[one.majority] for one in tallies]),
+        maj=share_interval([one.majority for one in tallies]),
         length=mean_interval([[one.tokens / k] for one in tallies]),
         truncated=sum(one.truncated for one in tallies) / total,
         unknown=sum(one.unknown for one in tallies) / total,
@@ -150,7 +152,7 @@ def score(tallies: Sequence[Tally]) -> Scores:
 
 def average(scores: Sequence[Scores], metric: str) -> Interval:
     """The paper's AVG: the plain mean over benchmarks, whatever their sizes."""
-    return mean_of_means([(one.metric(metric), one.problems) for one in scores])
+    return mean_of_means([one.metric(metric) for one in scores])
 
 
 def by_problem(records: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int], list[Mapping[str, Any]]]:

@@ -3,7 +3,7 @@
 Gold comes first everywhere, and the order matters: a gold answer decides what may be left out of a given one.
 """
 
-# ruff: noqa: RUF001 (see normalise)
+
 
 from __future__ import annotations
 

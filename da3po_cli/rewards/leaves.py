@@ -1,6 +1,6 @@
 """Comparing leaves: formulas, quantities, words, choices, times, ratios, numbers in another base."""
 
-# ruff: noqa: RUF001 (see normalise)
+
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import random
+from statistics import NormalDist
 
 import pytest
 from hypothesis import given
@@ -15,8 +17,12 @@ from da3po_cli.algos.stats import (
     gamma,
     keep_probability,
     mean_interval,
+    mean_of_means,
     pass_at_k,
+    share_interval,
+    sign_flip_p_value,
     t_quantile,
+    t_within,
 )
 
 NORMALISATIONS = [(1.0, 0), (1.0, 1), (0.0, 0), (0.5, 1)]
@@ -101,8 +107,121 @@ def test_interval_clusters_by_prompt():
 
 
 @pytest.mark.parametrize(
-    ("degrees", "value"), [(1, 12.7062), (2, 4.30265), (3, 3.18245), (5, 2.57058), (10, 2.22814), (30, 2.04227)]
+    ("degrees", "value"),
+    [
+        (1, 12.7062),
+        (2, 4.30265),
+        (3, 3.18245),
+        (4, 2.77645),
+        (5, 2.57058),
+        (10, 2.22814),
+        (30, 2.04227),
+        (120, 1.97993),
+    ],
 )
 def test_t_quantile_table(degrees, value):
-    assert t_quantile(0.975, degrees) == pytest.approx(value, abs=0.02 if degrees == 3 else 2e-3)
-    assert t_quantile(0.025, degrees) == pytest.approx(-value, abs=0.02 if degrees == 3 else 2e-3)
+    assert t_quantile(0.975, degrees) == pytest.approx(value, abs=6e-6 * value)
+    assert t_quantile(0.025, degrees) == -t_quantile(0.975, degrees)
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 3, 6, 7, 50])
+def test_t_within_is_the_integral_of_the_density(degrees):
+    scale = math.gamma((degrees + 1) / 2) / math.gamma(degrees / 2) / math.sqrt(degrees * math.pi)
+    steps, end = 4000, 1.7
+    width = 2 * end / steps
+    middles = [-end + (step + 0.5) * width for step in range(steps)]
+    area = sum(width * scale * (1 + t * t / degrees) ** (-(degrees + 1) / 2) for t in middles)
+    assert t_within(end, degrees) == pytest.approx(area, abs=1e-7)
+
+
+def test_t_goes_to_the_normal():
+    assert t_within(1.96, 1_000_001) == pytest.approx(2 * NormalDist().cdf(1.96) - 1, abs=1e-6)
+
+
+def test_share_interval_where_nothing_or_everything_is_right():
+    """Wilson's interval of 0 of n is 0 .. t^2 / (n + t^2), with Student's t in place of z."""
+    t2 = 2.2621572**2  # 9 degrees
+    nothing, everything = share_interval([0.0] * 10, 8), share_interval([1.0] * 10, 8)
+    assert (nothing.mean, nothing.stderr, nothing.low) == (0, 0, 0)
+    assert nothing.high == pytest.approx(t2 / (10 + t2), rel=1e-6)
+    assert (everything.low, everything.high) == pytest.approx((10 / (10 + t2), 1), rel=1e-6)
+    assert share_interval([0.5]).low == 0 and share_interval([0.5]).high == 1
+
+
+def test_share_interval_of_values_that_are_all_alike():
+    """Ten problems with 4 of 8 right each are 80 independent draws at most: Wilson's interval of 40 of 80."""
+    found, t2 = share_interval([0.5] * 10, 8), 2.2621572**2
+    assert found.stderr == 0
+    assert found.high - found.low == pytest.approx(math.sqrt(t2 / 80 + (t2 / 80) ** 2) / (1 + t2 / 80), rel=1e-6)
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=30), st.sampled_from([1, 8, 32]))
+def test_share_interval_is_symmetric_and_holds_the_mean(values, most):
+    right, wrong = share_interval(values, most), share_interval([1 - v for v in values], most)
+    assert (1 - wrong.high, 1 - wrong.low) == pytest.approx((right.low, right.high), abs=1e-6)
+    assert 0 <= right.low <= right.mean + 1e-9
+    assert right.mean - 1e-9 <= right.high <= 1
+    assert right.stderr == pytest.approx(mean_interval([[v] for v in values]).stderr)
+
+
+# problems, samples, and the Beta distribution of their difficulty: few and hard, all or nothing, like the large sets
+SETTINGS = [(30, 32, 0.3, 1.2), (83, 32, 0.5, 0.5), (272, 8, 1.0, 1.0)]
+
+
+@pytest.mark.parametrize(("problems", "k", "a", "b"), SETTINGS)
+def test_intervals_cover_the_truth(problems, k, a, b):
+    """Benchmarks drawn again and again from a population whose avg@k and pass@k are known in closed form.
+
+    E[(1 - p)^k] = B(a, b + k) / B(a, b) for a difficulty p of Beta(a, b).
+    """
+    rng, draws = random.Random(7), 1200
+    none_right = math.exp(math.lgamma(b + k) + math.lgamma(a + b) - math.lgamma(a + b + k) - math.lgamma(b))
+    inside = {"avg": 0, "pass": 0}
+    for _ in range(draws):
+        correct = [binomial(rng, k, rng.betavariate(a, b)) for _ in range(problems)]
+        avg = share_interval([c / k for c in correct], k)
+        solved = share_interval([pass_at_k(k, c, k) for c in correct])
+        inside["avg"] += avg.low <= a / (a + b) <= avg.high
+        inside["pass"] += solved.low <= 1 - none_right <= solved.high
+    for metric, count in inside.items():
+        assert 0.93 <= count / draws <= 0.97, (metric, count / draws)
+
+
+def binomial(rng, n, p):
+    return sum(rng.random() < p for _ in range(n))
+
+
+def test_mean_of_means_is_plain_and_adds_variances():
+    one = mean_interval([[0.0], [1.0], [0.0], [1.0], [0.5]])
+    two = mean_interval([[0.5], [0.0], [1.0], [1.0], [0.0]])
+    both = mean_of_means([one, two])
+    assert both.mean == pytest.approx((one.mean + two.mean) / 2)
+    assert both.stderr == pytest.approx(math.sqrt(one.stderr**2 + two.stderr**2) / 2)
+    assert both.high - both.mean == pytest.approx(math.hypot(one.high - one.mean, two.high - two.mean) / 2)
+    # a large benchmark does not outweigh a small one
+    assert mean_of_means([mean_interval([[1.0]] * 675), mean_interval([[0.0]] * 30)]).mean == 0.5
+    assert mean_of_means([mean_interval([[0.5]]), two]).high == math.inf
+    # the mean of two that are certain to be 0 is not
+    nothing = share_interval([0.0] * 30)
+    assert mean_of_means([nothing, nothing]).high == pytest.approx(nothing.high / math.sqrt(2))
+
+
+def test_sign_flips_by_enumeration():
+    groups = [[0.5, -0.25, 0.125, 0.0], [0.375, 0.25, -0.5]]
+    weighted = [v / len(values) for values in groups for v in values]
+    observed = abs(sum(weighted))
+    flips = list(itertools.product((1, -1), repeat=len(weighted)))
+    share = sum(abs(sum(s * v for s, v in zip(f, weighted, strict=True))) >= observed - 1e-12 for f in flips) / len(
+        flips
+    )
+    assert sign_flip_p_value(groups) == pytest.approx(share)
+    assert sign_flip_p_value([[0.0, 0.0]]) == 1.0
+    assert sign_flip_p_value([[1.0] * 10]) == pytest.approx(2 / 2**10)  # all alike: only two patterns are as extreme
+
+
+def test_sign_flips_at_random_agree_with_the_exact_test():
+    # 40 differences of the same size: the number of plus signs is binomial
+    values = [1.0] * 27 + [-1.0] * 13
+    exact = sum(math.comb(40, plus) for plus in range(41) if abs(2 * plus - 40) >= 14) / 2**40
+    assert sign_flip_p_value([values]) == pytest.approx(exact, abs=4 * math.sqrt(exact / 20_000))
+    assert sign_flip_p_value([values]) == sign_flip_p_value([values])

@@ -17,6 +17,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file
 
+from conftest import make_model
 from da3po_cli.config.schema import Config, ModelConfig
 from da3po_cli.errors import UsageError
 from da3po_cli.runs import RunDir
@@ -362,6 +363,55 @@ def test_a_pickle_in_the_index_runs_nothing(llama: Any, tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
     pickle.loads((again / ".metadata").read_bytes())  # the payload is a real one
     assert (tmp_path / "ran").exists()
+
+
+@pytest.mark.slow
+def test_peak_memory_is_that_of_a_file_not_of_the_model(tmp_path: Path) -> None:
+    """A model of 10 files of 20 MB, with tensors of up to 6.3 MB, takes less than two files above the imports."""
+    make_model(
+        tmp_path / "model",
+        "llama",
+        True,
+        1000,
+        hidden_size=512,
+        intermediate_size=1536,
+        num_hidden_layers=15,
+        num_attention_heads=8,
+        num_key_value_heads=8,
+    )
+    arch, source = read_arch(tmp_path / "model"), source_tensors(tmp_path / "model")
+    write(tmp_path / "run/checkpoints/step_1/policy", by_hand(arch, source))
+    code = f"""
+from pathlib import Path
+from conftest import make_model
+from da3po_cli.config.schema import Config, ModelConfig
+from da3po_cli.runs import RunDir
+from da3po_cli.runs.locate import Checkpoint
+from da3po_cli.runtime.export import export
+from megatron_bridge.arch import read_arch
+
+def status(field):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":"))
+
+root = Path({str(tmp_path)!r})
+read_arch(root / "model")
+checkpoint = Checkpoint(RunDir(root / "run"), 1, root / "run/checkpoints/step_1")
+config = Config(model=ModelConfig(path=str(root / "model"), dtype="float32"))
+before = status("VmRSS")
+done = export(config, checkpoint, root / "out", max_shard_bytes=20_000_000, say=lambda text: None)
+print(len(done.files), done.nbytes, status("VmHWM") - before)
+"""
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=HERE.parents[1], env=env, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    files, nbytes, peak = map(int, done.stdout.split())
+    assert files >= 10
+    assert nbytes > 200_000_000
+    assert peak < 40_000_000
+    assert {file.name for file in (tmp_path / "out").glob("*.safetensors")} != set()
 
 
 def test_no_megatron_no_process_group(llama: Any) -> None:

@@ -31,8 +31,10 @@ def test_attempts_add_up(tmp_path: Path) -> None:
 def test_saved_steps_are_whole_numbers_in_order(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     assert run.saved_steps() == []
-    for name in ("step_10", "step_9", "partial_11", "step_x"):
+    for name in ("step_10", "step_9", "partial_11", "step_x", "step_13"):
         (run.checkpoints / name).mkdir(parents=True)
+        if name != "step_13":  # deleted by half
+            (run.checkpoints / name / "state.json").touch()
     (run.checkpoints / "step_12").touch()
     assert run.saved_steps() == [9, 10]
 

@@ -70,6 +70,7 @@ def saved_run(cli: Cli, name: str, *steps: int) -> RunDir:
     run.create(dump(config), "hash", ["da3po", "train"])
     for step in steps:
         (run.checkpoints / f"step_{step}").mkdir(parents=True)
+        (run.checkpoints / f"step_{step}" / "state.json").write_text(json.dumps({"step": step}))
     return run
 
 
@@ -326,6 +327,103 @@ def test_resume_needs_the_checkpoint(cli: Cli) -> None:
     assert code == 2
     assert "no checkpoint of step 15" in err
     assert "10, 20" in err
+
+
+def test_resume_names_a_damaged_checkpoint_before_anything_starts(cli: Cli) -> None:
+    run = saved_run(cli, "one", 10, 20)
+    (run.checkpoints / "step_20/state.json").write_text('{"step": 2')
+    (run.checkpoints / "step_30").mkdir()  # no state.json: never whole
+    code, _, err = cli("train", "--resume", "--name", "one")
+    assert code == 2
+    assert "step_20 is damaged: state.json" in err
+    assert "--resume 10" in err
+    assert len(run.read()["attempts"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ("model.dtype=bfloat16", "model.dtype"),
+        ("model.path=demo", "model.path"),
+        ("data.template=boxed", "data.template"),
+        ("run.seed=8", "run.seed"),
+    ],
+)
+def test_resume_refuses_what_the_checkpoint_depends_on(
+    cli: Cli, launched: list[tuple[object, RunDir, WorkerOptions]], change: str, key: str
+) -> None:
+    run = saved_run(cli, "one", 10)
+    code, _, err = cli("train", "--resume", "--name", "one", change)
+    assert code == 2
+    assert f"error: {change} cannot go on from {key}=" in err
+    assert f"  at: {key}" in err
+    assert launched == []
+    assert len(run.read()["attempts"]) == 1
+
+
+def test_resume_lists_every_other_change(cli: Cli, launched: list[tuple[object, RunDir, WorkerOptions]]) -> None:
+    saved_run(cli, "one", 10)
+    code, _, err = cli(
+        *("train", "--resume", "--name", "one", "--algo", "grpo", "train.lr=1e-6", "rollout.group_size=16"),
+        f"model.path={Path('model').absolute()}",  # the same place
+    )
+    assert code == 0, err
+    warnings = [line for line in err.splitlines() if line.startswith("warning: ")]
+    for words in ("algo.name was da3po", "train.lr was 5e-05 in the run so far, now 1e-06", "rollout.group_size was 8"):
+        assert any(words in line for line in warnings), err
+    assert not any("model.path" in line for line in warnings)
+    assert len(launched) == 1
+
+
+def test_resume_shows_the_changes_in_a_dry_run(cli: Cli) -> None:
+    saved_run(cli, "one", 10)
+    code, _, err = cli("train", "--resume", "--name", "one", "train.lr=1e-6", "--dry-run")
+    assert code == 0
+    assert "train.lr was" in err
+    code, _, err = cli("train", "--resume", "--name", "one", "--seed", "9", "--dry-run")
+    assert code == 2
+    assert "run.seed=9 cannot go on from run.seed=0" in err
+
+
+def test_resume_says_which_checkpoints_going_back_gives_up(
+    cli: Cli, launched: list[tuple[object, RunDir, WorkerOptions]]
+) -> None:
+    saved_run(cli, "one", 10, 20, 30)
+    code, _, err = cli("train", "--resume=10", "--name", "one")
+    assert code == 0
+    assert "the checkpoints and records after it (step 20, 30) will be deleted" in err
+    assert "will be deleted" not in cli("train", "--resume", "--name", "one")[2]
+
+
+def test_resume_of_a_run_that_has_all_its_steps_is_no_error(
+    cli: Cli, launched: list[tuple[object, RunDir, WorkerOptions]]
+) -> None:
+    run = saved_run(cli, "one", 20, 40)
+    code, _, err = cli("train", "--resume", "--name", "one")
+    assert code == 0
+    assert "nothing to do" in err
+    assert "step 40 of 40; --steps N goes on to N" in err
+    assert launched == []
+    assert len(run.read()["attempts"]) == 1
+    assert cli("train", "--resume", "--name", "one", "--steps", "41")[0] == 0
+    assert len(launched) == 1
+
+
+@pytest.mark.parametrize(("value", "words"), [("90", "'90' is not HH:MM"), ("00:00", "no time at all")])
+def test_a_time_limit_that_is_none(cli: Cli, value: str, words: str) -> None:
+    code, _, err = cli("train", "-c", "demo", "--model", "model", f"checkpoint.before={value}")
+    assert code == 2
+    assert words in err
+    assert "in a YAML file put it in quotes" in err
+
+
+def test_a_best_metric_needs_a_validation(cli: Cli) -> None:
+    command = ("train", "-c", "demo", "--model", "model")
+    code, _, err = cli(*command, "checkpoint.best_metric=train/acc")
+    assert (code, "is no metric of a validation" in err) == (2, True)
+    code, _, err = cli(*command, "checkpoint.best_metric=val/arith/avg@8", "data.validation=null")
+    assert (code, "data.validation is not set" in err) == (2, True)
+    assert cli(*command, "checkpoint.best_metric=val/arith/avg@8", "--dry-run")[0] == 0
 
 
 def test_replayed_rollouts_reach_the_worker(cli: Cli, launched: list[tuple[object, RunDir, WorkerOptions]]) -> None:

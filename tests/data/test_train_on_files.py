@@ -6,6 +6,7 @@ import os
 import string
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.skipif(not FILES, reason="the public training rows are 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 def test_the_demo_can_draw_from_every_file(file: Path) -> None:
     keys = INSIDE if file.name.startswith("raw_rows") else {}
-    data = DataConfig(train=str(file), template="none", max_prompt_tokens=LIMIT, **keys)
+    data = replace(DataConfig(train=str(file), template="none", max_prompt_tokens=LIMIT), **keys)
     stream = open_stream(data, AutoTokenizer.from_pretrained(DEMO_MODEL), "train", 0)
     texts = [row.messages[-1]["content"] for row in load_rows(str(file), "train", **keys).rows]
     short = [text for text in texts if len(text) <= LIMIT]

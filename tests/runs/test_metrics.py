@@ -43,6 +43,17 @@ def test_a_broken_line_is_named(tmp_path):
     assert caught.value.where.endswith("metrics.jsonl:2")
 
 
+def test_a_last_line_that_a_crash_cut_short_does_not_stop_a_resume(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n{"step": 3, "trai')
+    assert read_metrics(path) == [{"step": 1}, {"step": 2}]
+    writer = MetricsWriter(tmp_path, resume_step=2, wandb_project=None)
+    writer.write({"step": 3})
+    writer.close()
+    assert path.read_text() == '{"step": 1}\n{"step": 2}\n{"step": 3}\n'
+    assert [entry.name for entry in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
 def test_tensorboard_has_the_same_numbers(tmp_path):
     event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     writer = MetricsWriter(tmp_path, tensorboard=True, wandb_project=None)

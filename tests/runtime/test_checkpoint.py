@@ -259,7 +259,7 @@ def test_a_background_save_is_whole_at_the_safe_point_after_its_last_byte(tmp_pa
 
 
 def test_never_two_background_saves_at_a_time_and_the_end_waits(tmp_path):
-    checkpoints, part = store(tmp_path, async_save=True, keep=5)
+    checkpoints, _ = store(tmp_path, async_save=True, keep=5)
     checkpoints.save(1, {})
     checkpoints.save(2, {})
     assert saved_steps(tmp_path) == [1]

@@ -97,7 +97,7 @@ def test_an_epoch_ended_before_and_after_the_stop(root):
     epochs: dict[int, set[str]] = {}
     for step in (1, 2, 3, 4):
         lines = (root / "halves" / "rollouts" / f"step_{step}.jsonl").read_text().splitlines()
-        epochs[step] = {json.loads(line)["uid"].partition("-")[0] for line in lines}
+        epochs[step] = {json.loads(line)["prompt"]["uid"].partition("-")[0] for line in lines}
     assert {"0", "1"} <= epochs[1] | epochs[2]
     assert {"1", "2"} <= epochs[3] | epochs[4]
 
@@ -133,15 +133,15 @@ def reference(root, replay):
 @pytest.mark.parametrize(
     ("number", "code", "layout"),
     [
-        (signal.SIGTERM, 143, ["parallel.data=1"]),
+        (signal.SIGTERM, 143, ["parallel.data=1", "checkpoint.every=0"]),
         (signal.SIGTERM, 143, ["parallel.data=1", "checkpoint.async_save=true"]),
-        (signal.SIGINT, 130, ["parallel.data=2"]),
+        (signal.SIGINT, 130, ["parallel.data=2", "checkpoint.async_save=true"]),
     ],
-    ids=["one rank", "one rank, background saves", "two ranks"],
+    ids=["one rank", "one rank, background saves", "two ranks, background saves"],
 )
 def test_a_signal_saves_and_the_run_goes_on(root, replay, reference, number, code, layout):
-    name = f"stopped{code}{len(layout)}"
-    job = start(root, *replay, *layout, f"--name={name}", f"--steps={STEPS}", "checkpoint.every=0")
+    name = "-".join(["stopped", *(setting.rpartition("=")[2] for setting in layout)])
+    job = start(root, *replay, *layout, f"--name={name}", f"--steps={STEPS}")
     assert job.stderr is not None
     said = ""
     for line in job.stderr:

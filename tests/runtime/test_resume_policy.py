@@ -108,6 +108,22 @@ def test_a_background_save_holds_the_values_of_its_moment(single, tmp_path, monk
     assert same(weights(again), later)
 
 
+def test_the_copy_shares_no_memory_with_the_model():
+    """What Megatron's preload hands on as it is, a tensor that lives on the CPU, is copied; its copies are not."""
+    import torch
+
+    from megatron_bridge.checkpoint import _own  # pyright: ignore[reportPrivateUsage]
+
+    live, staged = torch.ones(3), torch.ones(3)
+    bucket = ("file", "key", ([("bytes", 0)], [("a", live), ("b", staged)]))
+    original = ("file", "key", ([("bytes", 0)], [("a", live), ("b", torch.zeros(3))]))
+    _, _, (plain, tensors) = _own(bucket, original)
+    live += 1
+    assert plain == [("bytes", 0)]
+    assert tensors[0][1].tolist() == [1.0, 1.0, 1.0]
+    assert tensors[1][1] is staged
+
+
 @pytest.mark.parametrize("background", [True, False])
 def test_a_disk_that_is_full_is_said_so(single, tmp_path, monkeypatch, background):
     from megatron.core.dist_checkpointing.strategies import filesystem_async
@@ -166,7 +182,8 @@ def save_for_ever(directory: Path, background: bool) -> None:
         source.cursor = step
         checkpoints.save(step, {})
         checkpoints.poll()
-        print(step, flush=True)
+        sys.stdout.write(f"{step}\n")
+        sys.stdout.flush()
 
 
 @pytest.mark.parametrize("background", [False, True], ids=["inline", "in the background"])
