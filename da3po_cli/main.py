@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from da3po_cli import __version__
-from da3po_cli.commands import algos, config, data, evaluate, export, grade, runs, train
+from da3po_cli.commands import ablate, algos, config, data, evaluate, export, grade, report, runs, theory, train
 from da3po_cli.errors import Da3poError, Terminated
 from da3po_cli.output import print_error, wants_colour
 
@@ -55,7 +55,7 @@ def make_app() -> typer.Typer:
     ) -> None:
         pass
 
-    for command in (train, evaluate, export, data, grade, runs, config, algos):
+    for command in (train, evaluate, ablate, report, theory, export, data, grade, runs, config, algos):
         command.register(app)
     return app
 

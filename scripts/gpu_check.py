@@ -119,8 +119,8 @@ def run_part(part: Part, python: str, limit_s: float, folder: Path) -> list[Row]
         log.seek(0)
         lines = log.read().splitlines()
     rows = read_report(report, part.name) if report.is_file() else []
-    broken = code not in (0, 1, 5) or (code == 1 and not any(row.outcome == "failed" for row in rows))
-    if broken or not rows:
+    told = any(row.outcome == "failed" for row in rows)
+    if not rows or code is None or code < 0 or (code > 0 and not told):
         rows.append(Row(part.name, "failed", seconds, ended))
     if any(row.outcome == "failed" for row in rows):
         print(f"\n--- {part.name}: {ended}; the last lines:\n" + textwrap.indent("\n".join(lines[-TAIL:]), "    "))

@@ -87,7 +87,8 @@ def parse_gate(text: str, labels: Sequence[str]) -> Gate:
 class _Reader:
     def __init__(self, text: str, labels: Sequence[str]) -> None:
         self._text, self._at = text, 0
-        self._labels = sorted(labels, key=len, reverse=True)
+        self._labels = labels
+        self._longest_first = sorted(labels, key=len, reverse=True)
 
     @property
     def rest(self) -> str:
@@ -114,7 +115,7 @@ class _Reader:
         return _Comparison(left, symbol, right, self._text[start : self._at].strip())
 
     def _side(self) -> _Side:
-        arm = self.take(*self._labels)
+        arm = self.take(*self._longest_first)
         offset = 0.0 if arm is not None else self._number()
         while sign := self.take("+", "-"):
             offset += self._number() if sign == "+" else -self._number()
@@ -133,5 +134,5 @@ class _Reader:
         return UsageError(
             f"the gate {self._text!r} needs {expected} at {here!r}",
             where="--gate",
-            hint=f"arms: {', '.join(reversed(self._labels))}; such as --gate '{self._labels[0]} > 0.5'",
+            hint=f"arms: {', '.join(self._labels)}; such as --gate '{self._labels[0]} > 0.5'",
         )

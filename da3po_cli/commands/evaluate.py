@@ -225,8 +225,11 @@ def find_target(model: str, benches: list[Benchmark], overrides: list[str]) -> T
         flags["model.dtype"] = "float32"  # few CPUs multiply bfloat16
         loaded = load_config(files, overrides, flags)
     world = place.world if place else None
-    where = layout(_any_data(loaded.config), devices=devices, world=world)
-    config = with_layout(loaded.config, where)
+    config = loaded.config
+    if not any(token.startswith("parallel.data=") for token in overrides):
+        config = _any_data(config)
+    where = layout(config, devices=devices, world=world)
+    config = with_layout(config, where)
     if where.world % config.rollout.tensor:
         raise UsageError(
             f"{where.world} ranks cannot be split into engines of {config.rollout.tensor}",

@@ -30,7 +30,9 @@ def register(app: typer.Typer) -> None:
 
 
 def grade(
-    file: Annotated[Path, typer.Argument(metavar="FILE.jsonl", help="Lines of {gold, response}; pred is response.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE.jsonl", help="Lines of {gold, response}, or rollouts/step_N.jsonl.")
+    ],
     out_file: Annotated[
         Path | None, typer.Option("--out", metavar="OUT.jsonl", help="Graded lines go here; to stdout by default.")
     ] = None,
@@ -91,6 +93,9 @@ def _read(file: Path) -> list[dict[str, Any]]:
             line = json_module.loads(text)
         except json_module.JSONDecodeError as error:
             raise UsageError(f"no JSON: {error}", where=f"{file}:{number}", hint="one JSON object per line") from error
+        if isinstance(line, dict) and isinstance(line.get("responses"), list):
+            lines += _of_group(line, f"{file}:{number}")
+            continue
         missing = [key for key in ("gold", "response") if not isinstance(line, dict) or _field(line, key) is None]
         if missing:
             found = ", ".join(line) if isinstance(line, dict) else type(line).__name__
@@ -101,6 +106,20 @@ def _read(file: Path) -> list[dict[str, Any]]:
     if not lines:
         raise UsageError("there is nothing to grade", where=str(file), hint="lines of {gold, response}")
     return lines
+
+
+def _of_group(group: dict[str, Any], where: str) -> list[dict[str, Any]]:
+    """The responses of a group that a run saved (rollouts/step_N.jsonl)."""
+    try:
+        gold, uid = group["prompt"]["answer"], group["prompt"]["uid"]
+        return [
+            {"uid": uid, "gold": gold, "response": found["text"], "finish_reason": found["finish_reason"]}
+            for found in group["responses"]
+        ]
+    except (KeyError, TypeError) as error:
+        raise UsageError(
+            f"not a saved group: no {error}", where=where, hint="rollouts/step_N.jsonl of a run, or {gold, response}"
+        ) from error
 
 
 def _field(line: dict[str, Any], key: str) -> Any:

@@ -339,6 +339,7 @@ def missing_packages(job: Job) -> list[str]:
 def start(out: Out, job: Job, *, overwrite: bool) -> None:
     """Make the run directory and run the job."""
     from da3po_cli.config.load import config_hash, dump
+    from da3po_cli.reports.build import report_after
     from da3po_cli.runs import command_line
     from da3po_cli.runtime.launch import WorkerOptions, launch
 
@@ -371,6 +372,8 @@ def start(out: Out, job: Job, *, overwrite: bool) -> None:
         else:
             out.say(f"\ninterrupted before the first checkpoint; logs in {run_dir.attempt(attempt)}")
         raise
+    if leader:
+        report_after(out, run_dir)
 
 
 def _check_changes(out: Out, run: RunDir, config: Config, replay: Path | None) -> None:

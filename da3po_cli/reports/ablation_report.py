@@ -248,8 +248,9 @@ def cost_table(data: AblationData, target: float | None) -> Table:
         "wall time, s",
     )
     note = (
-        "Means over seeds (steps and tokens: over those that reached it, between validations on straight lines). Tokens: "
-        "responses generated for training, kept or dropped. Wall time: the training loop, with validation and checkpoints."
+        "Means over seeds. Steps and tokens to it: over those that reached it, by linear interpolation between "
+        "validations. Tokens: of responses generated for training, kept or dropped. Wall time: the training loop, with "
+        "validation and checkpoints."
     )
     return Table("Cost", heading, rows, note=note)
 
@@ -338,9 +339,9 @@ def behaviour_table(data: AblationData) -> Table:
         "length",
     )
     note = (
-        f"Hard problems: final accuracy on held-out problems with a base rate below {HARD:g}. Entropy in nats per token, "
-        "|A| per kept response and length in tokens at the last step; hard groups and amplified responses as shares of "
-        "what was kept, over the whole run."
+        f"Hard problems: final accuracy on held-out problems with a base rate below {HARD:g}. Entropy in nats per "
+        "token, |A| per kept response and length in tokens at the last step; hard groups and amplified responses as "
+        "shares of what was kept, over the whole run."
     )
     return Table("Policy and filter", heading, rows, note=note)
 
@@ -375,7 +376,7 @@ def _mass_ratio(run: RunData) -> Curve:
 
 
 def diff_table(data: AblationData) -> Table:
-    """Config keys in which the arms differ; a key of which the reference arm's value is known comes first in its row."""
+    """Config keys in which the arms differ, an arm per column; of arms with a finished run."""
     configs = {arm.label: flatten(run.config) for arm in data.arms if (run := next(iter(arm.runs.values()), None))}
     keys = [
         key

@@ -52,6 +52,8 @@ def write_html(document: Document, file: Path) -> None:
 
 def report_after(out: Out, directory: RunDir | AblationDir) -> None:
     """The page of what has just ended. A page that cannot be made is a warning, never a failure of the run."""
+    if isinstance(directory, RunDir) and not directory.metrics_file.is_file():
+        return  # nothing was measured
     file = directory.path / REPORT
     try:
         write_html(document_of(directory), file)

@@ -1,14 +1,18 @@
-"""A document as one HTML file: inline CSS, plots as data URIs, no script, no network. Light and dark, phone and desk."""
+"""A document as one HTML file: inline CSS, plots as data URIs, no script, no network; light and dark."""
 
 from __future__ import annotations
 
+import re
 from html import escape
 
 from da3po_cli.reports.document import Document, Example, Section, Table
 from da3po_cli.reports.plots import Plot, dark, data_uri, draw, svg
 
 _STYLE = """
-:root { color-scheme: light dark; --ground: #ffffff; --ink: #24292f; --faint: #57606a; --line: #d0d7de; --box: #f6f8fa; }
+:root {
+  color-scheme: light dark;
+  --ground: #ffffff; --ink: #24292f; --faint: #57606a; --line: #d0d7de; --box: #f6f8fa;
+}
 @media (prefers-color-scheme: dark) {
   :root { --ground: #0d1117; --ink: #e6edf3; --faint: #9da7b3; --line: #30363d; --box: #161b22; }
 }
@@ -21,16 +25,18 @@ p { margin: 0.5rem 0; max-width: 75ch; }
 nav { display: flex; flex-wrap: wrap; gap: 0.25rem 1rem; margin: 0.75rem 0; }
 a { color: inherit; }
 .note, figcaption { color: var(--faint); font-size: 0.875rem; }
-.scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; margin: 0.5rem 0; max-width: 100%;
-  width: fit-content; }
+.tables { display: flex; flex-wrap: wrap; align-items: flex-start; gap: 0.75rem 1rem; margin: 0.75rem 0; }
+.tables > div { max-width: 100%; }
+.scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; width: fit-content; max-width: 100%; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 0.9rem; }
 caption { text-align: left; font-weight: 600; padding: 0.5rem 0.75rem; white-space: nowrap; }
 th, td { padding: 0.3rem 0.75rem; text-align: right; white-space: nowrap; border-top: 1px solid var(--line); }
 th { font-weight: 600; background: var(--box); }
 th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: var(--box); }
 td.text { text-align: left; }
-tr.best td:first-child, td strong { font-weight: 700; }
-.plots { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 330px), 1fr)); gap: 1rem; margin: 1rem 0; }
+td strong { font-weight: 700; }
+.plots { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 330px), 1fr)); gap: 1rem;
+  margin: 1rem 0; }
 figure { margin: 0; min-width: 0; }
 img { width: 100%; height: auto; display: block; }
 details { border: 1px solid var(--line); border-radius: 6px; margin: 0.5rem 0; padding: 0.5rem 0.75rem; }
@@ -75,7 +81,8 @@ def html(document: Document) -> str:
 def _section(section: Section, anchor: str) -> str:
     parts = [f'<section aria-labelledby="{anchor}">', f'<h2 id="{anchor}">{escape(section.title)}</h2>']
     parts += [f"<p>{escape(text)}</p>" for text in section.text if text]
-    parts += [_table(table) for table in section.tables if table.rows]
+    tables = "".join(_table(table) for table in section.tables if table.rows)
+    parts += [f'<div class="tables">{tables}</div>'] if tables else []
     if section.plots:
         parts.append(f'<div class="plots">{"".join(_figure(plot) for plot in section.plots)}</div>')
     parts += [_example(example) for example in section.examples]
@@ -91,9 +98,11 @@ def _table(table: Table) -> str:
         for r, row in enumerate(table.rows)
     )
     note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
+    body = f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody>"
+    title = escape(table.title)
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(table.title)}"><table>'
-        f"<caption>{escape(table.title)}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>{note}"
+        f'<div><div class="scroll" tabindex="0" role="region" aria-label="{title}">'
+        f"<table><caption>{title}</caption>{body}</table></div>{note}</div>"
     )
 
 
@@ -102,8 +111,11 @@ def _cell(text: str, best: bool) -> str:
     return f"<td>{shown}</td>" if _is_number(text) else f'<td class="text">{shown}</td>'
 
 
+_NUMBER = re.compile(r"[-+<]?[\d.,:/ =%]+(e[-+]\d+)?(\.\.[-+\d.]+)?|-?")
+
+
 def _is_number(text: str) -> bool:
-    return not any(letter.isalpha() for letter in text) or text.endswith("%")
+    return _NUMBER.fullmatch(text) is not None
 
 
 def _figure(plot: Plot) -> str:

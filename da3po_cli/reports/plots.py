@@ -22,7 +22,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7
 STYLES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 INK, FAINT, GRID = "#24292f", "#57606a", "#d8dee4"
-DARK = {INK: "#e6edf3", FAINT: "#9da7b3", GRID: "#30363d", COLOURS[0]: "#4aa8e0", COLOURS[1]: "#f08a4b"}
+DARK = {INK: "#e6edf3", FAINT: "#9da7b3", GRID: "#30363d", COLOURS[0]: "#3d85d8", COLOURS[1]: "#f08a4b"}
 """What these colours become on a dark page; the others are readable on both."""
 WIDTH, HEIGHT = 4.5, 2.8  # inches, without the legend: one column of a phone
 DOTS = 200  # per inch, of PNG files
@@ -157,11 +157,11 @@ def _stack(axes: Axes, plot: Plot) -> None:
 
 
 def _points(axes: Axes, plot: Plot) -> None:
-    _errors(axes, plot.series, 0)
+    _errors(axes, plot.series, [colour(number) for number in range(len(plot.series))])
 
 
-def _errors(axes: Axes, series: Sequence[Series], first: int) -> None:
-    for number, one in enumerate(series, first):
+def _errors(axes: Axes, series: Sequence[Series], colours: Sequence[str]) -> None:
+    for number, one in enumerate(series):
         bars = None
         if one.low is not None and one.high is not None:
             bars = [
@@ -173,10 +173,12 @@ def _errors(axes: Axes, series: Sequence[Series], first: int) -> None:
             one.ys,
             yerr=bars,
             label=one.label,
-            color=colour(number),
-            marker=MARKERS[number % len(MARKERS)],
-            markersize=5,
+            color=colours[number],
+            marker="D",
+            markersize=5.5,
+            markerfacecolor="none",
             linestyle="none",
+            zorder=3,
             capsize=2.5,
             linewidth=1.2,
         )
@@ -200,7 +202,7 @@ _DRAWERS = {"line": _lines, "stack": _stack, "points": _points, "ranks": _ranks}
 
 
 def _extras(axes: Axes, plot: Plot) -> None:
-    _errors(axes, plot.overlay, 0)
+    _errors(axes, plot.overlay, [INK] * len(plot.overlay))
     for number, (level, label) in enumerate(plot.levels):
         line = axes.axvline if plot.kind == "ranks" else axes.axhline
         line(level, color=FAINT, linewidth=1.1, linestyle=(0, (4, 2 + number)), label=label)

@@ -209,23 +209,26 @@ def _time_plots(run: RunData) -> list[Plot]:
 # ------------------------------------------------------------------------------------------------------------ examples
 
 _EXAMPLES_TEXT = (
-    f"Training prompts with a pass rate below {HARD:g} in their group, none of whose responses had been correct earlier "
-    "in the run: the lowest pass rates, with one correct and one wrong response."
+    f"Training prompts with a pass rate below {HARD:g} in their group, none of whose responses had been correct "
+    "before: from those with the lowest rates, with one correct and one wrong response."
 )
 
 
 def first_solves(run: RunData, count: int = EXAMPLES, budget: int = READ_BYTES) -> list[Example]:
-    """Hard prompts at their first correct response, the hardest ones, in the order of the steps."""
+    """Kept groups of hard prompts at their first correct response: from the hardest, spread over the run."""
     solved: set[tuple[str, int]] = set()
     found: list[tuple[float, int, Group]] = []
     for step, group in run.groups(budget):
         row = (group.prompt.source, group.prompt.index)
         if group.correct and row not in solved:
             solved.add(row)
-            if group.pass_rate < HARD:
+            if group.pass_rate < HARD and group.drop_reason is None:
                 found.append((group.pass_rate, step, group))
-    hardest = sorted(found, key=lambda one: one[:2])[:count]
-    return [_example(step, group) for _, step, group in sorted(hardest, key=lambda one: one[1])]
+    found.sort(key=lambda one: one[:2])
+    lowest = [one for one in found if one[0] == found[0][0]]
+    pool = sorted(lowest if len(lowest) >= count else found[:count], key=lambda one: one[1])
+    chosen = pool if len(pool) <= count else [pool[round(n * (len(pool) - 1) / (count - 1))] for n in range(count)]
+    return [_example(step, group) for _, step, group in chosen]
 
 
 def _example(step: int, group: Group) -> Example:

@@ -213,7 +213,7 @@ def theory_plots(groups: Sequence[int], measured: Measured | None = None) -> lis
                 f"figure1_alpha_{name}",
                 f"Figure 1: alpha{sign} over the pass rate",
                 "pass rate p",
-                f"alpha{sign}, factor on a {word} response",
+                f"alpha{sign}, {word} responses",
                 [Series(f"G = {g}", grid, [form(p, g) for p in grid]) for g in sizes],
                 log_y=True,
                 limits=(0.93, 12),

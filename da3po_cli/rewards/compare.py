@@ -3,8 +3,6 @@
 Gold comes first everywhere, and the order matters: a gold answer decides what may be left out of a given one.
 """
 
-
-
 from __future__ import annotations
 
 import re
@@ -83,10 +81,15 @@ def _simple(text: str) -> Fraction | None:
 
 
 def _decimal_comma(gold: str, given: str) -> Result | None:
-    """`1000,99` is 1000.99 where the other side is that decimal and the comma can't be one of thousands or a list."""
+    """`1000,99` is 1000.99 where gold is that decimal and the comma can't be one of thousands.
+
+    A gold answer `5,15` is a list; only one such as `0,125` is a decimal.
+    """
     for comma, point in ((gold, given), (given, gold)):
         match = _DECIMAL_COMMA.fullmatch(comma)
         if not match or not _PLAIN.fullmatch(point) or "." not in point:
+            continue
+        if comma is gold and not (match[1].lstrip("+-") == "0" and len(match[2]) >= 3):
             continue
         thousands = len(match[2]) == 3 and len(match[1].lstrip("+-")) <= 3 and not match[1].lstrip("+-").startswith("0")
         if not thousands and Fraction(f"{match[1]}.{match[2]}") == Fraction(point):
@@ -193,22 +196,16 @@ class _Comparison:
     # -- names and equations
 
     def _named(self, gold: Answer, given: Answer) -> Result:
-        """`x = 5` is 5. Two different names are one policy: equal numbers are enough."""
+        """`x = 5` is 5, and so is `y = 5`: equal numbers are enough. For formulas the names must go together."""
         if gold.kind == given.kind:
-            if (
-                gold.signs == given.signs
-                or not _is_variable(gold.signs)
-                or not _is_variable(given.signs)
-                or not _has_symbols(gold.items[0].text)
-                or gold.signs[:1] in "fghy"
-                or given.signs[:1] in "fghy"
-            ):
-                result = self.compare(gold.items[0], given.items[0])
+            formula = _has_symbols(gold.items[0].text)
+            if formula and not _same_role(gold.signs, given.signs):
+                result: Result = ("wrong", "different names")
             else:
-                result = ("wrong", "different names")
-            if result[0] == "correct":
+                result = self.compare(gold.items[0], given.items[0])
+            if result[0] == "correct" or not _has_symbols(gold.text):
                 return result
-            return self._sides(gold.items[1:], given.items[1:]) if _has_symbols(gold.text) else result
+            return self._sides(gold.items[1:], given.items[1:])
         named, other = (gold, given) if gold.kind == "named" else (given, gold)
         if other.kind == "equation":
             sides = Answer("equation", "", named.items[1:])
@@ -312,8 +309,12 @@ def _by_name(gold: Sequence[Answer], given: Sequence[Answer]) -> list[tuple[Answ
     return [(item, by_name[item.signs]) for item in gold]
 
 
-def _is_variable(name: str) -> bool:
-    return len(name) == 1
+def _same_role(gold: str, given: str) -> bool:
+    """Whether two names may stand for the same formula: f(x), g(x) and y do, f(n) and f(x) do not, nor a and b."""
+    arguments = {name.partition("(")[2] for name in (gold, given) if not name.startswith("(")} - {""}
+    if len(arguments) > 1:
+        return False
+    return gold == given or max(len(gold), len(given)) > 1 or bool({gold, given} & set("fghy"))
 
 
 def _has_symbols(text: str) -> bool:

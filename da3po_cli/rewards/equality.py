@@ -1,7 +1,7 @@
 """Whether two expressions have the same value: exactly where both are rational, else to 45 digits, at several points.
 
 Two formulas with symbols are equal when they agree at every test point (Schwartz-Zippel: formulas of the size of an
-answer that differ do not agree at 7 points, to 45 digits, by chance). They are compared as real functions: points at
+answer that differ do not agree at 11 points, to 45 digits, by chance). They are compared as real functions: points at
 which neither is real do not count, one at which only one of them is makes them different.
 """
 
@@ -19,7 +19,9 @@ MAX_SYMBOLS = 12
 
 _VALUES = [Fraction(a, b) for a, b in [(7, 5), (11, 13), (19, 7), (5, 9), (23, 17), (13, 6), (29, 37), (31, 12)]]
 _POINTS = 7  # the first 4 with all symbols positive
-_CLOSE = Fraction(1, 10**45)
+_FAR_POINTS = 4
+_PIECEWISE_POINTS = 20
+_PIECEWISE = {"floor", "ceil", "abs", "min", "max", "sgn", "gcd", "lcm"}
 
 Same = bool | None
 """True, False, or None when it could not be decided."""
@@ -131,14 +133,32 @@ def _operations(node: Node) -> set[str]:
     return own.union(*(_operations(arg) for arg in node.args)) if node.args else own
 
 
-def _points(names: list[str]) -> Iterator[Environment]:
+def _points(names: list[str], ops: set[str]) -> Iterator[tuple[Environment, bool]]:
+    """Where two formulas are compared, and whether the point is far out.
+
+    The far points tell |x - 50| from 50 - x; formulas that are constant in pieces get many, and whole ones.
+    """
     for point in range(_POINTS):
-        yield {
-            name: _VALUES[(3 * at + 5 * point) % len(_VALUES)]
-            * (-1 if point >= 4 and (at + point) % 2 == 0 else 1)
-            * Fraction(101 + at, 100 + point)
-            for at, name in enumerate(names)
-        }
+        yield _near(names, point), False
+    for point in range(1, 1 + (_PIECEWISE_POINTS if ops & _PIECEWISE else _FAR_POINTS)):
+        size = 3 * point**3 + 37 * point
+        yield (
+            {
+                name: Fraction(size + 11 * at * point) * (-1 if (point >> at % 2) % 2 else 1)
+                for at, name in enumerate(names)
+            },
+            True,
+        )
+
+
+def _near(names: list[str], point: int) -> Environment:
+    """Rationals between 0.5 and 4; from point 4 on, some are negative."""
+    return {
+        name: _VALUES[(3 * at + 5 * point) % len(_VALUES)]
+        * (-1 if point >= 4 and (at + point) % 2 == 0 else 1)
+        * Fraction(101 + at, 100 + point)
+        for at, name in enumerate(names)
+    }
 
 
 def _same_function(gold: Node, given: Node, names: list[str]) -> Same:
@@ -149,12 +169,14 @@ def _same_function(gold: Node, given: Node, names: list[str]) -> Same:
 def _same_with_log(gold: Node, given: Node, names: list[str], base: Fraction | None) -> Same:
     is_complex = "i" in _constants(gold) | _constants(given)
     compared = complex_ones = 0
-    for env in _points(names):
+    for env, far in _points(names, _operations(gold) | _operations(given)):
         try:
             left, right = _at(gold, given, env, base)
         except Undefined:
             continue
         except TooLarge:
+            if far:
+                continue
             return None
         if isinstance(left, Fraction):
             if left != right:
@@ -164,7 +186,7 @@ def _same_with_log(gold: Node, given: Node, names: list[str], base: Fraction | N
         if not is_complex and not (_real(left) and _real(right)):
             if _real(left) != _real(right):
                 return False
-            complex_ones += close(left, right)
+            complex_ones += not far and close(left, right)
             continue
         if not close(left, right):
             return False
@@ -192,12 +214,14 @@ def proportional(gold: Node, given: Node, *, positive: bool = False) -> Same:
         return False
     ratio: Any = None
     compared = 0
-    for env in _points(names):
+    for env, far in _points(names, _operations(gold) | _operations(given)):
         try:
             left, right = _at(gold, given, env, None)
         except Undefined:
             continue
         except TooLarge:
+            if far:
+                continue
             return None
         if left == 0 or right == 0:
             if left != right:

@@ -188,7 +188,7 @@ _EXACT: dict[str, Callable[..., Fraction]] = {
     "neg": lambda a: -a,
     "^": power,
     "root": root,
-    "abs": abs,
+    "abs": lambda a: abs(a),
     "floor": lambda a: Fraction(math.floor(a)),
     "ceil": lambda a: Fraction(math.ceil(a)),
     "!": _factorial,

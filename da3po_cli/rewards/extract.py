@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import NamedTuple
 
 from da3po_cli.rewards.normalise import closing
@@ -46,8 +47,8 @@ def extract_answer(response: str, options: MathOptions | None = None) -> Found:
     boxes = list(_BOX.finditer(text))
     lines = list(_ANSWER_LINE.finditer(text))
     prose = options.fallback != "none"
-    if boxes and not (prose and lines and lines[-1].start() > boxes[-1].end()):
-        return _boxed(text, boxes)
+    if boxes and not (prose and lines and lines[-1].start() > _end_of(text, boxes[-1])):
+        return _out_of_prose(_boxed(text, boxes), options) if prose else _boxed(text, boxes)
     if lines:
         return Found(_plain(lines[-1][1], prose=prose), "answer line")
     if options.fallback != "none":
@@ -105,6 +106,11 @@ def _is_joint(gap: str) -> bool:
     return bool(_JOINT.search(gap)) and len(others) <= 3 and not re.search(r"\d", re.sub(r"_\{?\d+\}?", "", gap))
 
 
+def _end_of(text: str, box: re.Match[str]) -> int:
+    content = box_content(text, box.end())
+    return len(text) if content is None else content[1]
+
+
 def box_content(text: str, start: int) -> tuple[str, int] | None:
     """What follows `\\boxed` at `start` and where it ends: balanced braces, or one bare token; None if cut off."""
     while text[start : start + 1] == " ":
@@ -129,6 +135,15 @@ _PHRASE = re.compile(
 )
 _STATEMENT = re.compile(r"(?:therefore|thus|hence|so|find that|is)\b[,:]?\s*(.{1,200})", re.IGNORECASE | re.DOTALL)
 _HOPE = re.compile(r"(?i)\.?\s*I hope (?:it|this) is correct.*", re.DOTALL)
+
+
+def _out_of_prose(found: Found, options: MathOptions) -> Found:
+    """A box that holds a sentence: the answer in the sentence."""
+    text = found.text or ""
+    if not text.strip() or (is_bare(text) and not _ANSWER_LINE.search(text)):
+        return found
+    inner = extract_answer(text, replace(options, fallback="bare"))
+    return found if inner.text is None else found._replace(text=inner.text)
 
 
 def is_bare(text: str) -> bool:

@@ -1,7 +1,5 @@
 """Comparing leaves: formulas, quantities, words, choices, times, ratios, numbers in another base."""
 
-
-
 from __future__ import annotations
 
 import re

@@ -17,7 +17,8 @@ _PERCENT = {"percent", "pct", "percents", "percentage"}
 _UNITS: dict[str, tuple[str, Fraction | int]] = {
     "m": ("length", 1), "meter": ("length", 1), "metre": ("length", 1), "cm": ("length", Fraction(1, 100)),
     "centimeter": ("length", Fraction(1, 100)), "centimetre": ("length", Fraction(1, 100)),
-    "mm": ("length", Fraction(1, 1000)), "millimeter": ("length", Fraction(1, 1000)), "dm": ("length", Fraction(1, 10)),
+    "mm": ("length", Fraction(1, 1000)), "millimeter": ("length", Fraction(1, 1000)),
+    "dm": ("length", Fraction(1, 10)),
     "km": ("length", 1000), "kilometer": ("length", 1000), "kilometre": ("length", 1000),
     "nm": ("length", Fraction(1, 10**9)), "pm": ("length", Fraction(1, 10**12)),
     "inch": ("length", Fraction(254, 10000)), "inches": ("length", Fraction(254, 10000)),
@@ -29,7 +30,8 @@ _UNITS: dict[str, tuple[str, Fraction | int]] = {
     "mg": ("mass", Fraction(1, 10**6)), "lb": ("mass", Fraction(45359237, 10**8)),
     "pound": ("mass", Fraction(45359237, 10**8)), "oz": ("mass", Fraction(45359237, 16 * 10**8)),
     "ounce": ("mass", Fraction(45359237, 16 * 10**8)), "ton": ("mass-ton", 1),
-    "s": ("time", 1), "sec": ("time", 1), "second": ("time", 1), "ms": ("time", Fraction(1, 1000)), "min": ("time", 60),
+    "s": ("time", 1), "sec": ("time", 1), "second": ("time", 1), "ms": ("time", Fraction(1, 1000)),
+    "min": ("time", 60),
     "minute": ("time", 60), "h": ("time", 3600), "hr": ("time", 3600), "hour": ("time", 3600), "day": ("time", 86400),
     "week": ("time", 604800), "month": ("month", 1), "year": ("year", 1), "yr": ("year", 1),
     "L": ("volume", 1), "l": ("volume", 1), "liter": ("volume", 1), "litre": ("volume", 1),
@@ -47,9 +49,20 @@ _COMPOUND = {"mph": "mi/h", "kph": "km/h", "kmh": "km/h"}
 _SHORT = set("mgshL")  # one letter, unit even in plain text with a space before: `5 m`
 _CURRENCY = {"＄": "dollar", "€": "euro", "£": "pound sterling", "¥": "yuan"}
 _NOT_UNITS = {
-    "sin", "cos", "tan", "cot", "sec", "csc", "log", "exp", "mod", "sqrt", "max", "gcd", "lcm", "base", "not", "arcsin",
+    "sin", "cos", "tan", "cot", "sec", "csc", "log", "exp", "mod", "sqrt", "max", "gcd", "lcm", "base", "arcsin",
     "arccos", "arctan", "factorial", "choose", "to", "from", "but", "than", "through", "where", "with", "for",
+    # words that change the value, or take it back
+    "half", "halves", "third", "thirds", "quarter", "quarters", "fourth", "fourths", "fifths", "sixths", "sevenths",
+    "eighths", "ninths", "tenths", "hundredths", "thousandths", "millionths", "dozen", "dozens", "score", "tens",
+    "hundreds", "thousands", "millions", "billions", "plus", "minus", "over", "divided", "multiplied", "negative",
+    "least", "most", "greater", "above", "below", "under", "maybe", "perhaps", "possibly", "except", "if", "unless",
+    "otherwise", "wrong", "incorrect", "no", "not", "nor", "never", "about", "approximately", "roughly", "almost",
+    "nearly", "is", "isn", "modulo", "power", "root", "cannot", "does", "too", "then", "until", "between", "think",
+    "guess", "probably", "likely", "unknown", "instead", "so", "repeating", "recurring", "and", "or",
 }  # fmt: skip
+_ONLY_LAST = {"point", "times", "squared", "cubed"}  # `4 times` counts, `4 times three` multiplies
+MAX_UNIT_WORDS = 5
+MAX_UNIT_POWER = 9
 _PIECE = re.compile(r"\\text\{[^{}]*\}|\\[a-zA-Z]+|[a-zA-Z]+|\^\{?-?\d+\}?|\s+|[\s\S]")
 _VALUE_END = re.compile(r"[\d)}π°!|\]…]$")
 _NUMBER = re.compile(r"[-+]?[\d,]*\.?\d+(?:[eE][-+]?\d+)?(?:/\d+|·10\^\{?-?\d+\}?)?")
@@ -134,11 +147,13 @@ def _cut(text: str) -> tuple[str, list[str]]:
         at += 1
     value = "".join(pieces[:at])
     tail = pieces[at:]
-    while tail and not _VALUE_END.search(value.rstrip()) and not value.rstrip().endswith("%"):
+    if tail and not _VALUE_END.search(value.rstrip()) and not value.rstrip().endswith("%"):
         return text, []
     spaced = value != value.rstrip()
     value = value.rstrip()
     plain = _NUMBER.fullmatch(value) is not None
+    if not _is_unit(tail):
+        return text, []
     for number, piece in enumerate(tail):
         if not piece[0].isalpha():
             continue
@@ -147,13 +162,19 @@ def _cut(text: str) -> tuple[str, list[str]]:
             known = piece in _SHORT or (piece in _UNITS and number > 0)
             if not (plain and known and (before.isspace() or before in ("/", "·"))):
                 return text, []
-        elif (
-            piece in _NOT_UNITS
-            or (not _known(piece) and not plain)
-            or (len(piece) == 2 and not spaced and number == 0 and not _known(piece))
+        elif (not _known(piece) and not plain) or (
+            len(piece) == 2 and not spaced and number == 0 and not _known(piece)
         ):
             return text, []
     return value, tail
+
+
+def _is_unit(tail: list[str]) -> bool:
+    """Whether words behind a number only say what was counted."""
+    found = [word for piece in tail for word in re.findall("[a-z]+", piece.removeprefix(r"\text").lower())]
+    if len(found) > MAX_UNIT_WORDS or _NOT_UNITS & set(found) or _ONLY_LAST & set(found[:-1]):
+        return False
+    return not (found and found[-1] in _EXPONENT and (len(found) < 2 or found[-2] not in _UNITS))
 
 
 def _is_word(piece: str) -> bool:
@@ -210,10 +231,8 @@ def _dimensions(pieces: list[str]) -> tuple[Dimensions, Fraction]:
             elif following in ("squared", "cubed"):
                 exponent *= _EXPONENT[following]
             name, scale = _UNITS[piece]
-            if abs(exponent) > 9:
-                return (), Fraction(1)
             found[name] = found.get(name, 0) + exponent
-            factor *= Fraction(scale) ** exponent
+            factor *= Fraction(scale) ** max(-MAX_UNIT_POWER, min(MAX_UNIT_POWER, exponent))
             coming = 1
         else:
             return (), Fraction(1)

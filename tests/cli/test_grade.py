@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from da3po_cli.algos.records import group_to_dict
+from da3po_cli.algos.types import Group, Prompt, Response
+
 REPOSITORY = Path(__file__).parents[2]
 LINES = [
     {"gold": "1/2", "response": r"so \boxed{0.5}", "id": 7},
@@ -60,6 +63,15 @@ def test_json_events(answers: Path) -> None:
     assert events[-1]["unknown"] == {"cannot read the formula": 1}
 
 
+def test_the_rollouts_of_a_run(tmp_path: Path) -> None:
+    prompt = Prompt("0-3", (1, 2), "1+1=?", "2", "sums", 3)
+    responses = [Response([5], [-0.5], text, "stop") for text in (r"\boxed{2}", r"\boxed{3}")]
+    (tmp_path / "step_1.jsonl").write_text(json.dumps(group_to_dict(Group(prompt, responses))) + "\n")
+    done = da3po("step_1.jsonl", cwd=tmp_path)
+    graded = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(line["uid"], line["verdict"]) for line in graded] == [("0-3", "correct"), ("0-3", "wrong")]
+
+
 def test_compare_puts_other_graders_beside(tmp_path: Path) -> None:
     """Three rows of which the behaviour of the other graders is known: each of them is wrong about some."""
     rows = [
@@ -85,6 +97,7 @@ def test_compare_puts_other_graders_beside(tmp_path: Path) -> None:
         ('{"gold": "1"}', "no response; found gold"),
         ('{"answer": "1", "response": "2"}', "no gold; found answer, response"),
         ('{"gold": "1", "response": "2"}\n{oops', "a.jsonl:2"),
+        ('{"responses": [1], "prompt": {"answer": "1", "uid": "a"}}', "not a saved group"),
         ("[1]", "no gold and no response; found list"),
     ],
 )

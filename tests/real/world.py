@@ -1,4 +1,4 @@
-"""`torchrun world.py MODEL SEQUENCES RESULT [CHECKPOINT]`: a policy's log-probs in float32, tensor-parallel on all ranks.
+"""`torchrun world.py MODEL SEQUENCES RESULT [CHECKPOINT]`: log-probs of a float32 policy, tensor-parallel on all ranks.
 
 SEQUENCES is a torch file with lists of token ids; RESULT gets one tensor of log-probs per list, of all ids but the
 first. With CHECKPOINT the policy's weights come from there.

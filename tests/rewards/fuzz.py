@@ -32,8 +32,13 @@ from da3po_cli.rewards.types import MathOptions
 SLOW_S = 1.0
 SEEDS = [text for table in (EQUAL, DIFFERENT) for rows in table.values() for row in rows for text in row]
 SPRINKLES = [
-    *r"\frac{ \sqrt{ { } ( ) [ ] \{ \} , ; : = < > \le \pm ^ _ + - * / ! | $ % ' \boxed{ \text{ \pi \infty \cup \in 9 10 1e9 x i e".split(),
-    *[" and ", " or ", "\\\\", "\\", "…", "°", "\x00", "é", "½", "^{99}", "!" * 9, "9" * 50, "(" * 30, "x" * 30, "\\left(", "\\sum_{k=1}^{99}"],
+    r"\frac{", r"\sqrt{", "{", "}", "(", ")", "[", "]", r"\{", r"\}", ",", ";", ":", "=", "<", ">", r"\le", r"\pm",
+    "^", "_", "+",
+    "-", "*", "/", "!", "|", "$", "%", "'", r"\boxed{", r"\text{", r"\pi", r"\infty", r"\cup", r"\in", "9", "10",
+    "1e9", "x", "i",
+    "e", " and ", " or ", "\\\\", "\\", "…", "°", "\x00", "é", "½", "^{99}", "!" * 9, "9" * 50, "(" * 30, "x" * 30,
+    "\\left(",
+    "\\sum_{k=1}^{99}",
 ]  # fmt: skip
 
 
@@ -133,9 +138,8 @@ def main() -> int:
             found.append({"gold": gold, "answer": answer, "what": f"{seconds:.2f} s of CPU"})
         if expected is not None and (verdict == "correct") != expected:
             found.append({"gold": gold, "answer": answer, "what": f"{verdict}, expected {expected}"})
-    print(
-        json.dumps({"rounds": rounds, "slowest_s": round(slowest, 3), "verdicts": verdicts, "found": found}, indent=1)
-    )  # noqa: T201
+    report = {"rounds": rounds, "slowest_s": round(slowest, 3), "verdicts": verdicts, "found": found}
+    sys.stdout.write(json.dumps(report, indent=1) + "\n")
     return bool(found)
 
 

@@ -1,5 +1,4 @@
 """Extraction, hostile answers and the edges of the math reward; test_table.py holds the table of answers."""
-# ruff: noqa: RUF001 (look-alike characters are part of what is tested)
 
 import pytest
 
