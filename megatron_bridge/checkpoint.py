@@ -172,7 +172,8 @@ def _rng_state() -> dict[str, Any]:
     state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
     if torch.cuda.is_available():
         state["cuda"] = torch.cuda.get_rng_state()
-        state["tracker"] = get_cuda_rng_tracker().get_states()
+        tracker: Any = get_cuda_rng_tracker()
+        state["tracker"] = tracker.get_states()
     return state
 
 
@@ -181,4 +182,5 @@ def _set_rng_state(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])
-        get_cuda_rng_tracker().set_states(state["tracker"])
+        tracker: Any = get_cuda_rng_tracker()
+        tracker.set_states(state["tracker"])

@@ -18,6 +18,7 @@ from da3po_cli.ablations.plan import Planned, Slot
 from da3po_cli.errors import Terminated
 from da3po_cli.runs.metrics import read_metrics
 
+TRAIN = (sys.executable, "-m", "da3po_cli", "train")
 POLL = 0.5  # seconds between looks at the runs
 BOUNCE = 1.0  # seconds within which a second signal is the same key press
 DONE = ("finished", "diverged")
@@ -42,12 +43,20 @@ class Runner:
 
     Args:
         lock: descriptor of the ablation's lock, which the runs inherit.
+        command: what the arguments of a run are given to.
     """
 
     def __init__(
-        self, directory: AblationDir, ablation: Ablation, slots: Sequence[Slot], overview: Overview, lock: int
+        self,
+        directory: AblationDir,
+        ablation: Ablation,
+        slots: Sequence[Slot],
+        overview: Overview,
+        lock: int,
+        command: Sequence[str] = TRAIN,
     ) -> None:
         self._directory, self._ablation, self._overview = directory, ablation, overview
+        self._command = command
         self._free = list(slots)
         self._lock = lock
         self._live: list[_Live] = []
@@ -90,7 +99,7 @@ class Runner:
             if slot.cores:
                 os.sched_setaffinity(0, slot.cores)  # a child has the cores of the thread that starts it
             process = subprocess.Popen(
-                [sys.executable, "-m", "da3po_cli", "train", *arguments],
+                [*self._command, *arguments],
                 env=self._environment(slot),
                 stdin=subprocess.DEVNULL,
                 stdout=file,

@@ -201,24 +201,16 @@ def find_target(model: str, benches: list[Benchmark], overrides: list[str]) -> T
     from da3po_cli.config.load import load_config
     from da3po_cli.config.models import is_hub_id
     from da3po_cli.config.plan import layout, with_layout
-    from da3po_cli.runs.locate import find_checkpoint
     from da3po_cli.runtime.launch import outer_launcher
 
     place, devices = outer_launcher(), cuda_devices().cuda
     one_engine = {"parallel.tensor": 1, "parallel.pipeline": 1, "parallel.virtual_pipeline": 1}
-    checkpoint, flags = None, dict[str, Any](one_engine)
-    if (Path(model) / "config.json").is_file() or is_hub_id(model):
-        name, files = Path(model).name, ["demo"] if {bench.name for bench in benches} == {"arith"} else []
-        flags["model.path"] = model
+    flags: dict[str, Any] = dict(one_engine)
+    checkpoint = None if (Path(model) / "config.json").is_file() or is_hub_id(model) else _checkpoint(model)
+    if checkpoint is None:
+        demo = model == "demo" or {bench.name for bench in benches} == {"arith"}
+        name, files, flags["model.path"] = Path(model).name, ["demo"] if demo else [], model
     else:
-        try:
-            checkpoint = find_checkpoint(model)
-        except UsageError as error:
-            raise UsageError(
-                f"{model!r} is no model: no directory with a config.json, no hub id, and {error.message}",
-                where="--model",
-                hint=error.hint,
-            ) from error
         name, files = f"{checkpoint.run.name}@{checkpoint.step}", [str(checkpoint.run.config_file)]
     loaded = load_config(files, overrides, flags)
     if checkpoint is None and not devices and loaded.sources.get("model.dtype", "default").startswith("default"):
@@ -237,6 +229,22 @@ def find_target(model: str, benches: list[Benchmark], overrides: list[str]) -> T
             hint=f"rollout.tensor=1, or another divisor of {where.world}",
         )
     return Target(name, checkpoint, config)
+
+
+def _checkpoint(model: str) -> Checkpoint | None:
+    """The run's checkpoint that `model` names; None for `demo` where no run is called so: the shipped model."""
+    from da3po_cli.runs.locate import find_checkpoint
+
+    try:
+        return find_checkpoint(model)
+    except UsageError as error:
+        if model == "demo" and "no run called" in error.message:
+            return None
+        raise UsageError(
+            f"{model!r} is no model: no directory with a config.json, no hub id, and {error.message}",
+            where="--model",
+            hint=error.hint,
+        ) from error
 
 
 def _any_data(config: Config) -> Config:
@@ -307,7 +315,8 @@ def _run(talk: Out, job: Job, config: Config, *, keep: bool, fresh: bool) -> Res
     directory = directory_of(job, runs_root() / "evals")
     if fresh and talk.rank == 0:
         forget(directory)
-    earlier = finished(job, directory, with_samples=keep)
+    # a rank above 0 must not look at what rank 0 is deleting
+    earlier = None if fresh and talk.rank > 0 else finished(job, directory, with_samples=keep)
     if earlier is not None:
         talk.say(f"{job.model.name}: evaluated before, {directory / 'result.json'}; --fresh repeats it")
         return earlier

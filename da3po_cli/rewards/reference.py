@@ -19,8 +19,8 @@ logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # it warns that its
 
 def grade_math_verify(response: str, finish_reason: str, gold: str) -> Grade:
     """The way public trainers call it: a bare gold answer in a box, else half of it would be read."""
-    wanted = parse(gold if _MARKED.search(gold) else rf"\boxed{{{gold}}}", parsing_timeout=None)
-    found = parse(response, [LatexExtractionConfig(), ExprExtractionConfig()], parsing_timeout=None)
+    wanted = parse(gold if _MARKED.search(gold) else rf"\boxed{{{gold}}}", parsing_timeout=0)
+    found = parse(response, [LatexExtractionConfig(), ExprExtractionConfig()], parsing_timeout=0)
     extracted = str(found[-1]) if found else None
     if not wanted:
         return Grade("unknown", extracted, "math-verify cannot read the gold answer")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from da3po_cli.commands.evaluate import find_target, make_job
+from da3po_cli.errors import UsageError
 from da3po_cli.evals.registry import choose, load_registry
 from da3po_cli.evals.tasks import Asked
 from da3po_cli.runs import RunDir
@@ -119,6 +120,15 @@ def test_a_model_that_is_no_run(tmp_path, monkeypatch):
     job = job_of(str(DEMO), "arith")
     assert (job.model.name, job.model.checkpoint, job.engine["dtype"]) == ("demo_model", None, "float32")
     assert job.tasks[0].sampling.max_tokens == 96
+
+
+def test_demo_is_a_run_of_that_name_or_else_the_shipped_model(tmp_path, monkeypatch):
+    monkeypatch.setenv("DA3PO_RUNS", str(tmp_path))
+    assert job_of("demo", "arith").model.path == str(DEMO)
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / "run.json").write_text("{}")
+    with pytest.raises(UsageError, match="no whole checkpoint"):
+        job_of("demo", "arith")
 
 
 def test_a_changed_checkpoint_is_another_evaluation(run):
