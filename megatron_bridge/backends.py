@@ -68,7 +68,7 @@ class Local:
         attention.core_attention = PackedAttention
         if config.qk_layernorm:
             attention.q_layernorm = attention.k_layernorm = RMSNorm
-        return TransformerBlockSubmodules(layer_specs=[spec] * layers, layer_norm=RMSNorm)
+        return _block(spec, layers, RMSNorm)
 
     def token_multiple(self, sequence_parallel: int) -> int:
         return sequence_parallel
@@ -90,7 +90,7 @@ class TransformerEngine:
         from megatron.core.extensions.transformer_engine import TENorm
 
         spec = get_gpt_layer_with_transformer_engine_spec(qk_layernorm=config.qk_layernorm)
-        return TransformerBlockSubmodules(layer_specs=[spec] * layers, layer_norm=TENorm)
+        return _block(spec, layers, TENorm)
 
     def token_multiple(self, sequence_parallel: int) -> int:
         return sequence_parallel * (FP8_TOKENS[self.fp8.recipe] if self.fp8.format != "none" else 1)
@@ -99,6 +99,10 @@ class TransformerEngine:
         from megatron.core.fp8_utils import dequantize_fp8_tensor, is_float8tensor
 
         return dequantize_fp8_tensor(param) if is_float8tensor(param) else param.detach()
+
+
+def _block(layer: Any, layers: int, norm: Any) -> TransformerBlockSubmodules:
+    return TransformerBlockSubmodules(layer_specs=[layer] * layers, layer_norm=norm)
 
 
 def choose_backend(device: torch.device, dtype: torch.dtype, fp8: Fp8Config) -> Backend:

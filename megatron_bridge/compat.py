@@ -7,7 +7,9 @@ asynchronous writer. It prefers the one of another package; da3po takes Megatron
 from __future__ import annotations
 
 import inspect
+import logging
 import queue
+import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,15 +33,22 @@ def begin_save(state: dict[str, Any], directory: Path, metadata: dict[str, Any])
         What is left to do: `async_fn(rank, buckets, results)`, with `buckets` from `preload_fn()`, then, when all
         ranks are through, `finalize_fns`. `async_fn` is None where this rank has nothing to write.
     """
+    newer: dict[str, Any] = {"async_strategy": "mcore"} if _NEWER else {}
     request: Any = dist_checkpointing.save(
         state,
         str(directory),
         sharded_strategy=_InlineSave("torch_dist", 1, thread_count=1),
         async_sharded_save=True,
         content_metadata=metadata,
-        **({"async_strategy": "mcore"} if _NEWER else {}),
+        **newer,
     )
     return request
+
+
+def quiet() -> None:
+    """Silence what the newer version logs on every start, and torch under it warns of: no user can act on any of it."""
+    logging.getLogger("megatron.core").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\.distributed\.checkpoint")
 
 
 class _InlineSave(TorchDistSaveShardedStrategy):

@@ -176,7 +176,7 @@ class MegatronPolicy:
             kept = get_forward_backward_func()(
                 forward_step_func=self._forward_step,
                 data_iterator=iterators if interleaved else iterators[0],
-                model=self.chunks,
+                model=[*self.chunks],
                 num_microbatches=len(ready),
                 seq_length=ready[0].packed.tokens.shape[1],
                 micro_batch_size=1,

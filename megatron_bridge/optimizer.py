@@ -36,7 +36,7 @@ def build_optimizer(
             use_distributed_optimizer=True,
             fp8_recipe=None if fp8.format == "none" else fp8.recipe,
         ),
-        model_chunks=chunks,
+        model_chunks=[*chunks],
         use_gloo_process_groups=False,
     )
     for part in optimizer.chained_optimizers:

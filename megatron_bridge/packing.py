@@ -128,7 +128,7 @@ def packed_attention(query: Tensor, key: Tensor, value: Tensor, lengths: Sequenc
 
 def _together(query: Tensor, key: Tensor, value: Tensor, lengths: list[int]) -> Tensor:
     """`packed_attention` in one call of the kernel, over [n, heads, S, D]."""
-    q, k, v = (pad_sequence(x.split(lengths), batch_first=True).transpose(1, 2) for x in (query, key, value))
+    q, k, v = (pad_sequence(list(x.split(lengths)), batch_first=True).transpose(1, 2) for x in (query, key, value))
     out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
     rows = out.transpose(1, 2).flatten(2)  # [n, S, NH * D]
     return torch.cat([row[:length] for row, length in zip(rows, lengths, strict=True)])

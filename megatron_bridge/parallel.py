@@ -183,3 +183,6 @@ def _quiet() -> None:
     """Silence what Megatron and torch.distributed warn about on every start and that no user can act on."""
     warnings.filterwarnings("ignore", module=r"megatron\.")
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed\.")
+    from megatron_bridge.compat import quiet
+
+    quiet()

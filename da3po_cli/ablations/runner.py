@@ -43,7 +43,7 @@ class Runner:
 
     Args:
         lock: descriptor of the ablation's lock, which the runs inherit.
-        command: what the arguments of a run are given to.
+        command: what the arguments of a run are given to; `da3po train` by default.
     """
 
     def __init__(
@@ -53,10 +53,10 @@ class Runner:
         slots: Sequence[Slot],
         overview: Overview,
         lock: int,
-        command: Sequence[str] = TRAIN,
+        command: Sequence[str] | None = None,
     ) -> None:
         self._directory, self._ablation, self._overview = directory, ablation, overview
-        self._command = command
+        self._command = command or TRAIN
         self._free = list(slots)
         self._lock = lock
         self._live: list[_Live] = []

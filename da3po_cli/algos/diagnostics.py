@@ -17,7 +17,7 @@ class SolvedPrompts:
 
     def add(self, groups: Sequence[Group]) -> list[Group]:
         """Note the solved ones of `groups`; returns those that never were before."""
-        first = []
+        first: list[Group] = []
         for group in groups:
             row = (group.prompt.source, group.prompt.index)
             if group.correct and row not in self._solved:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -119,8 +120,8 @@ def sign_flip_p_value(groups: Sequence[Sequence[float]], draws: int = 20_000, se
     values = np.abs(np.array(weighted))  # |sum| has the same distribution whatever the signs are to begin with
     observed = abs(math.fsum(weighted)) * (1 - 1e-12)  # patterns that tie with it must not fall to rounding
     if len(values) <= 14:
-        patterns = (np.arange(2 ** len(values))[:, None] >> np.arange(len(values))) & 1
-        return float((np.abs((2 * patterns - 1) @ values) >= observed).mean())
+        patterns = np.array(list(itertools.product((-1.0, 1.0), repeat=len(values))))
+        return float((np.abs(patterns @ values) >= observed).mean())
     generator, hits, block = np.random.default_rng(seed), 0, 1000
     for start in range(0, draws, block):
         signs = 2 * generator.integers(0, 2, (min(block, draws - start), len(values)), dtype=np.int8) - 1

@@ -337,6 +337,8 @@ def _finish(out: Out, directory: AblationDir, ablation: Ablation) -> None:
             {"run": run.name, "status": run.status, "exit_code": run.exit_code, "error": run.error} for run in failed
         ],
     )
+    if stats.same_start(data) is False:
+        out.warn("the runs did not score the same before training: they did not start from the same weights")
     for run in failed:
         out.warn(f"{run.name} {run.status}: {run.error or f'exit code {run.exit_code}'}; {directory.log(run.name)}")
     if failed and not data.runs:

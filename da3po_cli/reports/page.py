@@ -29,11 +29,16 @@ a { color: inherit; }
 .tables > div { max-width: 100%; }
 .scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; width: fit-content; max-width: 100%; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 0.9rem; }
-caption { text-align: left; font-weight: 600; padding: 0.5rem 0.75rem; white-space: nowrap; }
+h3 { font-size: 0.95rem; margin: 0 0 0.25rem; }
 th, td { padding: 0.3rem 0.75rem; text-align: right; white-space: nowrap; border-top: 1px solid var(--line); }
+thead th { border-top: 0; }
 th { font-weight: 600; background: var(--box); }
 th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: var(--box); }
-td.text { text-align: left; }
+.text { text-align: left; }
+@media (max-width: 600px) {
+  th, td { padding: 0.3rem 0.5rem; }
+  th:first-child, td:first-child { white-space: normal; min-width: 6rem; max-width: 9rem; }
+}
 td strong { font-weight: 700; }
 .plots { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 330px), 1fr)); gap: 1rem;
   margin: 1rem 0; }
@@ -92,23 +97,26 @@ def _section(section: Section, anchor: str) -> str:
 
 
 def _table(table: Table) -> str:
-    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in table.heading)
+    words = {c for c in range(len(table.heading)) if not any(_is_number(row[c]) for row in table.rows)}
+    head = "".join(_cell("th", cell, c in words) for c, cell in enumerate(table.heading))
     rows = "".join(
-        "<tr>" + "".join(_cell(cell, (r, c) in table.best) for c, cell in enumerate(row)) + "</tr>"
+        "<tr>" + "".join(_cell("td", cell, c in words, (r, c) in table.best) for c, cell in enumerate(row)) + "</tr>"
         for r, row in enumerate(table.rows)
     )
     note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
     body = f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody>"
     title = escape(table.title)
     return (
-        f'<div><div class="scroll" tabindex="0" role="region" aria-label="{title}">'
-        f"<table><caption>{title}</caption>{body}</table></div>{note}</div>"
+        f'<div><h3>{title}</h3><div class="scroll" tabindex="0" role="region" aria-label="{title}">'
+        f"<table>{body}</table></div>{note}</div>"
     )
 
 
-def _cell(text: str, best: bool) -> str:
+def _cell(tag: str, text: str, left: bool, best: bool = False) -> str:
+    """A cell; columns of words are set left, those with a number in them right."""
     shown = f"<strong>{escape(text)}</strong>" if best else escape(text)
-    return f"<td>{shown}</td>" if _is_number(text) else f'<td class="text">{shown}</td>'
+    attributes = (' scope="col"' if tag == "th" else "") + (' class="text"' if left else "")
+    return f"<{tag}{attributes}>{shown}</{tag}>"
 
 
 _NUMBER = re.compile(r"[-+<]?[\d.,:/ =%]+(e[-+]\d+)?(\.\.[-+\d.]+)?|-?")

@@ -81,6 +81,7 @@ def draw(plot: Plot) -> Figure:
     """A figure of it, on a transparent ground."""
     import matplotlib
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     shown = len(plot.series) + len(plot.overlay) + len(plot.levels) + (plot.shade is not None)
     columns = 2 if max((len(one.label) for one in plot.series), default=0) < 22 else 1
@@ -97,6 +98,8 @@ def draw(plot: Plot) -> Figure:
         axes.spines[["top", "right"]].set_visible(False)
         _DRAWERS[plot.kind](axes, plot)
         _extras(axes, plot)
+        if plot.x == "step":
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
         if plot.log_y:
             axes.set_yscale("log")
         if plot.limits:
@@ -213,8 +216,11 @@ def _extras(axes: Axes, plot: Plot) -> None:
 
 def svg(figure: Figure) -> str:
     """The figure as SVG for a light page."""
+    import matplotlib
+
     text = io.StringIO()
-    figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    with matplotlib.rc_context(_settings()):
+        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     return text.getvalue()
 
 

@@ -141,7 +141,7 @@ def _points(names: list[str], ops: set[str]) -> Iterator[tuple[Environment, bool
     for point in range(_POINTS):
         yield _near(names, point), False
     for point in range(1, 1 + (_PIECEWISE_POINTS if ops & _PIECEWISE else _FAR_POINTS)):
-        size = 3 * point**3 + 37 * point
+        size = 7 ** (point + 1) if point <= _FAR_POINTS else 3 * point**3 + 37 * point
         yield (
             {
                 name: Fraction(size + 11 * at * point) * (-1 if (point >> at % 2) % 2 else 1)
@@ -171,7 +171,7 @@ def _same_with_log(gold: Node, given: Node, names: list[str], base: Fraction | N
     compared = complex_ones = 0
     for env, far in _points(names, _operations(gold) | _operations(given)):
         try:
-            left, right = _at(gold, given, env, base)
+            left, right = _at(gold, given, env, base, far)
         except Undefined:
             continue
         except TooLarge:
@@ -194,12 +194,12 @@ def _same_with_log(gold: Node, given: Node, names: list[str], base: Fraction | N
     return True if compared >= 2 or complex_ones == _POINTS else None
 
 
-def _at(gold: Node, given: Node, env: Environment, base: Fraction | None) -> tuple[Any, Any]:
+def _at(gold: Node, given: Node, env: Environment, base: Fraction | None, far: bool) -> tuple[Any, Any]:
     """Both values at a point: Fractions, or numbers of mpmath."""
     try:
         return exact(gold, env), exact(given, env)
     except (Irrational, Undefined):
-        numeric = Numeric(env, base)
+        numeric = Numeric(env, base, far=far)
         return numeric.value(gold), numeric.value(given)
 
 
@@ -216,7 +216,7 @@ def proportional(gold: Node, given: Node, *, positive: bool = False) -> Same:
     compared = 0
     for env, far in _points(names, _operations(gold) | _operations(given)):
         try:
-            left, right = _at(gold, given, env, None)
+            left, right = _at(gold, given, env, None, far)
         except Undefined:
             continue
         except TooLarge:

@@ -16,6 +16,7 @@ MAX_WORK = 40_000  # operations on rationals
 MAX_NUMERIC_WORK = 4000  # operations on numbers of DIGITS digits
 MAX_FACTORIAL = 5000
 DIGITS = 60  # of a number that is not rational
+LOST = 13  # digits that a sum may lose, for the rest of them are compared
 MAX_MAGNITUDE = 100_000  # decimal exponent of such a number
 
 Environment = Mapping[str, Fraction]
@@ -210,12 +211,14 @@ class Numeric:
     Args:
         env: values of the symbols.
         log_base: of a `log` without a base; None is e.
+        far: the point is far out, where a sum that cancels may be small and not zero.
     """
 
-    def __init__(self, env: Environment, log_base: Fraction | None = None) -> None:
+    def __init__(self, env: Environment, log_base: Fraction | None = None, *, far: bool = False) -> None:
         self._mp, self._functions = _context()
         self._env = env
         self._log_base = log_base
+        self._far = far
         self._work = 0
 
     def value(self, node: Node) -> Any:
@@ -274,7 +277,13 @@ class Numeric:
         if any(value != 0 and abs(value) < largest * self._mp.mpf(10) ** (20 - DIGITS) for value in values):
             raise TooLarge
         total = self._mp.fsum(values)
-        return self._mp.mpf(0) if abs(total) < largest * self._mp.mpf(10) ** (10 - DIGITS) else total
+        if abs(total) >= largest * self._mp.mpf(10) ** -LOST:
+            return total
+        if not self._far and abs(total) < largest * self._mp.mpf(10) ** (10 - DIGITS):
+            return self._mp.mpf(0)
+        if largest == 0:
+            return total
+        raise TooLarge
 
     def _power(self, base_node: Node, exponent_node: Node) -> Any:
         base = self.value(base_node)
@@ -308,7 +317,7 @@ class Numeric:
     def _series(self, node: Node) -> Any:
         found: list[Any] = []
         for env in terms(node, self._env, lambda bound: exact(bound, self._env)):
-            inner = Numeric(env, self._log_base)
+            inner = Numeric(env, self._log_base, far=self._far)
             inner._work = self._work
             try:
                 found.append(inner.value(node.args[2]))

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from da3po_cli.algos.types import Group, Prompt, Response
 from da3po_cli.config.schema import RolloutConfig
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     import torch
 
 Progress = Callable[[int, int], None]  # (samples done, samples of the call), on rank 0 only
+
+FinishReason = Literal["stop", "length", "failed"]
 
 CPU_BATCHED_TOKENS = 8192  # prefill tokens per engine step on CPU
 
@@ -340,7 +342,7 @@ class VllmGenerator:
         """The texts as they are: some tokenizers would else take the space before a full stop away."""
         return self._tokenizer.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
-    def _gather(self, parts: list[tuple[list[int], list[float], str]]) -> list[Response]:
+    def _gather(self, parts: list[tuple[list[int], list[float], FinishReason]]) -> list[Response]:
         """The responses of all engines, in the order of the samples, on every rank."""
         import numpy as np
         import torch.distributed as dist
@@ -367,7 +369,7 @@ class VllmGenerator:
         return responses
 
 
-def _response_parts(output: Any) -> tuple[list[int], list[float], str]:
+def _response_parts(output: Any) -> tuple[list[int], list[float], FinishReason]:
     """(token ids, their log-probs, finish reason) of a finished vLLM request; empty for a failed one."""
     completion = output.outputs[0]
     tokens, flat = list(completion.token_ids), completion.logprobs

@@ -93,7 +93,16 @@ def test_an_arm_without_a_result_fails_the_gate() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "lambda=2.0", "lambda=2.0 >", "lambda=3.0 > 1", "1 > 2 or 2 > 1", "1 < 2 < 3", "__import__('os') > 1", "1 == 1"],
+    [
+        "",
+        "lambda=2.0",
+        "lambda=2.0 >",
+        "lambda=3.0 > 1",
+        "1 > 2 or 2 > 1",
+        "1 < 2 < 3",
+        "__import__('os') > 1",
+        "1 == 1",
+    ],
 )
 def test_what_is_no_gate(text: str) -> None:
     with pytest.raises(UsageError) as caught:

@@ -171,6 +171,8 @@ EQUAL = {
         ("n!", r"n \cdot (n-1)!"),
     ],
     "trigonometry": [
+        (r"e^{-x}", r"\cosh x - \sinh x"), (r"\frac{1}{\sqrt{x^2+1}+x}", r"\sqrt{x^2+1}-x"),
+        ("0", r"\sqrt{8}-2\sqrt{2}"),
         ("1", r"\sin^2 x + \cos^2 x"), (r"\tan^2 y + 1", r"\sec^2 y"), (r"2 \sin b \cos a", r"\sin(a+b) - \sin(a-b)"),
         (r"\frac{1}{\cos x}", r"\sec x"), (r"\sin 2x", r"2\sin x\cos x"),
         (r"3\cos(2\sqrt{35}t)", "3*cos(sqrt(140)*t)"),
