@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from da3po_cli.ablations.directory import Ablation, AblationDir, RunState
 from da3po_cli.algos.stats import Interval, mean_interval, mean_of_means, sign_flip_p_value, t_within
@@ -204,10 +203,9 @@ def mean_at(curves: Sequence[Curve], points: int = 60) -> tuple[list[float], lis
         return [], [], [], []
     low, high = max(curve[0][0] for curve in curves), min(curve[-1][0] for curve in curves)
     grid = np.linspace(low, high, points)
-    table = np.array([np.interp(grid, *zip(*curve, strict=True)) for curve in curves])
-    found: tuple[Any, ...] = (grid, table.mean(0), table.min(0), table.max(0))
-    xs, mean, lowest, highest = ([float(value) for value in one] for one in found)
-    return xs, mean, lowest, highest
+    lines = [np.interp(grid, [x for x, _ in curve], [y for _, y in curve]) for curve in curves]
+    table = np.array(lines)
+    return grid.tolist(), table.mean(0).tolist(), table.min(0).tolist(), table.max(0).tolist()
 
 
 def same_start(data: AblationData) -> bool | None:

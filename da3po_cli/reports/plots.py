@@ -109,7 +109,8 @@ def draw(plot: Plot) -> Figure:
     return figure
 
 
-def _settings() -> dict[str, Any]:
+def _settings() -> Any:
+    """Of matplotlib, for drawing and for writing."""
     return {
         "font.size": 9,
         "font.family": "DejaVu Sans",

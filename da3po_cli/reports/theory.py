@@ -202,7 +202,7 @@ def theory_plots(groups: Sequence[int], measured: Measured | None = None) -> lis
 
     With a measurement the closed forms are drawn at the size of its measuring part too, and its bins as points.
     """
-    sizes = sorted({*groups, *([measured.half] if measured and measured.bins else [])})
+    sizes: list[int] = sorted({*groups, *([measured.half] if measured and measured.bins else [])})
     grid = [n / 200 for n in range(2, 199)]
     note = f"Points: rollouts of the run, G = {measured.half}; bars: 95 %." if measured and measured.bins else ""
     bins = measured.bins if measured else ()
