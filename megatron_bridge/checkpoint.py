@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from megatron.core import dist_checkpointing
+from megatron.core.dist_checkpointing.dict_utils import nested_values
 from megatron.core.dist_checkpointing.mapping import ShardedObject
 from megatron.core.dist_checkpointing.strategies.async_utils import AsyncRequest
 from megatron.core.dist_checkpointing.strategies.filesystem_async import WriteBucket
@@ -20,6 +21,7 @@ from megatron.core.dist_checkpointing.validation import StrictHandling
 from megatron.core.distributed import DistributedDataParallel
 from megatron.core.optimizer import MegatronOptimizer
 from megatron.core.tensor_parallel.random import get_cuda_rng_tracker
+from torch import Tensor
 from torch.distributed.checkpoint import CheckpointException
 
 from da3po_cli.errors import EnvironmentProblem, UsageError
@@ -51,25 +53,34 @@ def save(
     state["schedule"] = {"position": schedule.position}
     state["world"] = parallel.world
     state["rng"] = _rng_object(parallel, _rng_state())
-    return Save(directory, begin_save(state, directory, _METADATA), parallel, background)
+    given = [tensor for value in nested_values(state) if isinstance(tensor := getattr(value, "data", None), Tensor)]
+    request = begin_save(state, directory, _METADATA)
+    return Save(directory, request, parallel, given if background else None)
 
 
 class Save:
-    """A save under way; see `runtime.PendingSave`. The writer is a thread, or this one inside `finish`."""
+    """A save under way; see `runtime.PendingSave`.
 
-    def __init__(self, directory: Path, request: AsyncRequest, parallel: Parallel, background: bool) -> None:
+    Args:
+        given: the tensors of the state, for a writer that is a thread: it gets no memory of theirs. None: `finish`
+            writes.
+    """
+
+    def __init__(
+        self, directory: Path, request: AsyncRequest, parallel: Parallel, given: Sequence[Tensor] | None
+    ) -> None:
         self._directory, self._request, self._parallel = directory, request, parallel
         self._write: Callable[[], None] | None = None
         self._thread: threading.Thread | None = None
         self.seconds = 0.0
         if request.async_fn is None:  # nothing to write on this rank
             return
-        rank, live, results = request.async_fn_args
+        rank, _, results = request.async_fn_args
         buckets = request.preload_fn()
-        if background:
-            buckets = [_own(bucket, original) for bucket, original in zip(buckets, live, strict=True)]
+        if given is not None:
+            buckets = [_own(bucket, given) for bucket in buckets]
         self._write = partial(request.async_fn, rank, buckets, results)
-        if background:
+        if given is not None:
             # A daemon: whoever ends the job at once does not wait for a checkpoint that nobody will finish.
             self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
             self._thread.start()
@@ -112,12 +123,15 @@ class Save:
             ) from error
 
 
-def _own(bucket: WriteBucket, live: WriteBucket) -> WriteBucket:
-    """`bucket` without memory of the model: what is on a CPU already, Megatron hands on as it is."""
+def _own(bucket: WriteBucket, given: Sequence[Tensor]) -> WriteBucket:
+    """`bucket` without memory of the tensors `given`.
+
+    Megatron copies what is on a device, and views; a tensor on the CPU that has its storage for itself it hands on.
+    """
+    shared = {tensor.untyped_storage().data_ptr() for tensor in given}
     file, key, (plain, tensors) = bucket
     copies = [
-        (item, tensor.clone() if tensor is original else tensor)
-        for (item, tensor), (_, original) in zip(tensors, live[2][1], strict=True)
+        (item, tensor.clone() if tensor.untyped_storage().data_ptr() in shared else tensor) for item, tensor in tensors
     ]
     return file, key, (plain, copies)
 

@@ -130,9 +130,9 @@ class Runner:
         self._free.append(live.slot)
         code = live.process.returncode
         state = live.state
-        state.exit_code = 128 - code if code < 0 else code
-        state.status = self._outcome(live.planned, state.exit_code)
-        state.error = last_error(self._directory.log(live.planned.name)) if state.status not in ("finished",) else None
+        code = 128 - code if code < 0 else code  # ended by a signal: as a shell tells it
+        state.exit_code, state.status = code, self._outcome(live.planned, code)
+        state.error = last_error(self._directory.log(live.planned.name)) if state.status != "finished" else None
         self._save()
 
     def _outcome(self, planned: Planned, code: int) -> str:

@@ -343,7 +343,7 @@ def behaviour_table(data: AblationData) -> Table:
         "token, |A| per kept response and length in tokens at the last step; hard groups and amplified responses as "
         "shares of what was kept, over the whole run."
     )
-    return Table("Policy and filter", heading, rows, note=note)
+    return Table("Hard prompts, entropy and advantages", heading, rows, note=note)
 
 
 def _behaviour_plots(data: AblationData) -> list[Plot]:

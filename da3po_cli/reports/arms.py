@@ -119,9 +119,8 @@ def by_problem(arm: ArmData, reference: ArmData) -> Paired | None:
         groups.setdefault(bench, []).append(sum(pairs) / len(pairs))
     if not groups:
         return None
-    intervals = [(mean_interval([[one] for one in values]), len(values)) for values in groups.values()]
-    difference = intervals[0][0] if len(intervals) == 1 else mean_of_means(intervals)
-    return Paired(len(problems), difference, sign_flip_p_value(list(groups.values())))
+    intervals = [mean_interval([[one] for one in values]) for values in groups.values()]
+    return Paired(len(problems), mean_of_means(intervals), sign_flip_p_value(list(groups.values())))
 
 
 def _scores(run: RunData) -> dict[tuple[str, str], float]:

@@ -37,7 +37,7 @@ th:first-child, td:first-child { text-align: left; position: sticky; left: 0; ba
 .text { text-align: left; }
 @media (max-width: 600px) {
   th, td { padding: 0.3rem 0.5rem; }
-  th:first-child, td:first-child { white-space: normal; min-width: 6rem; max-width: 9rem; }
+  th:first-child, td:first-child { white-space: normal; overflow-wrap: normal; max-width: 9rem; }
 }
 td strong { font-weight: 700; }
 .plots { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 330px), 1fr)); gap: 1rem;

@@ -99,7 +99,9 @@ def draw(plot: Plot) -> Figure:
         _DRAWERS[plot.kind](axes, plot)
         _extras(axes, plot)
         if plot.x == "step":
-            axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=9, steps=[1, 2, 5, 10], integer=True))
+        elif plot.kind == "ranks":
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
         if plot.log_y:
             axes.set_yscale("log")
         if plot.limits:

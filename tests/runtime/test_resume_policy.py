@@ -108,20 +108,20 @@ def test_a_background_save_holds_the_values_of_its_moment(single, tmp_path, monk
     assert same(weights(again), later)
 
 
-def test_the_copy_shares_no_memory_with_the_model():
-    """What Megatron's preload hands on as it is, a tensor that lives on the CPU, is copied; its copies are not."""
+def test_the_writer_gets_no_memory_of_the_model():
+    """What Megatron hands on as it is, a tensor on the CPU with a storage of its own, is copied; its copies are not."""
     import torch
 
     from megatron_bridge.checkpoint import _own  # pyright: ignore[reportPrivateUsage]
 
-    live, staged = torch.ones(3), torch.ones(3)
-    bucket = ("file", "key", ([("bytes", 0)], [("a", live), ("b", staged)]))
-    original = ("file", "key", ([("bytes", 0)], [("a", live), ("b", torch.zeros(3))]))
-    _, _, (plain, tensors) = _own(bucket, original)
+    live, buffer, copied = torch.ones(3), torch.ones(6), torch.ones(3)
+    bucket = ("file", "key", ([("bytes", 0)], [("a", live), ("b", buffer[:3]), ("c", copied)]))
+    _, _, (plain, tensors) = _own(bucket, [live, buffer[3:], torch.ones(3)])
     live += 1
+    buffer += 1
     assert plain == [("bytes", 0)]
-    assert tensors[0][1].tolist() == [1.0, 1.0, 1.0]
-    assert tensors[1][1] is staged
+    assert [(name, tensor.tolist()) for name, tensor in tensors] == [(name, [1.0, 1.0, 1.0]) for name in "abc"]
+    assert tensors[2][1] is copied
 
 
 @pytest.mark.parametrize("background", [True, False])
