@@ -149,7 +149,7 @@ def test_the_preset_fits_the_machine(cli: Cli, monkeypatch: pytest.MonkeyPatch) 
         (["trian.lr=1"], "unknown config key 'trian.lr'", "train.lr"),
         (["rollout.group_size=1"], "a group of one", "rollout.group_size=2"),
         (["parallel.tensor=3", "parallel.data=1"], "8 attention heads or 4 key-value heads", "1, 2, 4"),
-        (["parallel.pipeline=3", "parallel.data=1"], "4 layers", "1, 2, 4"),
+        (["parallel.pipeline=5", "parallel.data=1"], "4 layers", "parallel.pipeline=4"),
         (["rollout.tensor=4", "parallel.data=2"], "does not divide the 2 ranks", "1, 2"),
         (["train.mini_batch_prompts=5"], "not a multiple of train.mini_batch_prompts=5", "train.mini_batch_prompts=4"),
         (["--model", "nowhere"], "model directory not found: 'nowhere'", "--model DIR"),
