@@ -169,14 +169,8 @@ def _same_function(gold: Node, given: Node, names: list[str]) -> Same:
 def _same_with_log(gold: Node, given: Node, names: list[str], base: Fraction | None) -> Same:
     is_complex = "i" in _constants(gold) | _constants(given)
     compared = complex_ones = 0
-    for env, far in _points(names, _operations(gold) | _operations(given)):
-        try:
-            left, right = _at(gold, given, env, base, far)
-        except Undefined:
-            continue
-        except TooLarge:
-            if far:
-                continue
+    for left, right, far in _values(gold, given, names, base):
+        if left is None:
             return None
         if isinstance(left, Fraction):
             if left != right:
@@ -192,6 +186,20 @@ def _same_with_log(gold: Node, given: Node, names: list[str], base: Fraction | N
             return False
         compared += 1
     return True if compared >= 2 or complex_ones == _POINTS else None
+
+
+def _values(gold: Node, given: Node, names: list[str], base: Fraction | None) -> Iterator[tuple[Any, Any, bool]]:
+    """Both values at the points where both have one, and whether the point is far; None where one near is too large."""
+    for env, far in _points(names, _operations(gold) | _operations(given)):
+        try:
+            left, right = _at(gold, given, env, base, far)
+        except Undefined:
+            continue
+        except TooLarge:
+            if not far:
+                yield None, None, far
+            continue
+        yield left, right, far
 
 
 def _at(gold: Node, given: Node, env: Environment, base: Fraction | None, far: bool) -> tuple[Any, Any]:
@@ -214,14 +222,8 @@ def proportional(gold: Node, given: Node, *, positive: bool = False) -> Same:
         return False
     ratio: Any = None
     compared = 0
-    for env, far in _points(names, _operations(gold) | _operations(given)):
-        try:
-            left, right = _at(gold, given, env, None, far)
-        except Undefined:
-            continue
-        except TooLarge:
-            if far:
-                continue
+    for left, right, _ in _values(gold, given, names, None):
+        if left is None:
             return None
         if left == 0 or right == 0:
             if left != right:

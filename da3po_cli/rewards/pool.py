@@ -250,7 +250,6 @@ class _Worker:
         self._poll = select.poll()
         self._poll.register(self._replies, select.POLLIN)
         self._unread = b""
-        self._gave_up = False
         self.send(setup)
         self._wait_for_start(setup["reward"])
 
