@@ -95,6 +95,7 @@ def test_the_base_has_no_problem(model: Path) -> None:
         (["run.name=latest"], "run.name", "cannot name a run"),
         (["run.name=a/b"], "run.name", "cannot name a run"),
         (["parallel.tensor=0"], "parallel.tensor", "at least 1"),
+        (["parallel.virtual_pipeline=0"], "parallel.virtual_pipeline", "at least 1"),
         (["parallel.tensor=3", "rollout.tensor=3"], "parallel.tensor", "8 attention heads or 4 key-value heads"),
         (["parallel.tensor=16"], "parallel.tensor", "8 attention heads"),
         (["parallel.data=16", "rollout.tensor=16"], "rollout.tensor", "8 attention heads"),
