@@ -262,7 +262,7 @@ def test_hopeless_data_does_not_ask_for_ever_more():
 
 def test_every_field_of_the_config_has_a_test_that_it_acts():
     in_loss = {"ratio", "clip_low", "clip_high", "dual_clip", "aggregate", "kl_coef", "tis_cap"}
-    in_advantage = {"std_power", "std_ddof", "daa_lambda", "daa_tau"}
+    in_advantage = {"std_power", "std_ddof", "daa_lambda", "daa_tau", "daa_schedule"}
     in_sampling = {"dynamic_sampling", "max_rounds", "on_exhausted", "carry_surplus"}
     in_shaping = {"overlong_cache", "overlong_factor"}
     outside = {"name", "advantage", "tis"}  # a label, a single choice, and the loop's decision between precisions

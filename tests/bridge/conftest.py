@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,15 +78,3 @@ def rows() -> list[dict[str, Any]]:
         advantage = torch.rand((), generator=generator).item() + (0.5 if length != 7 else -1.5)
         out.append(dict(ids=ids, prompt=3, advantage=advantage, rollout=-torch.rand(length, generator=generator) - 1))
     return out
-
-
-@pytest.fixture(scope="session")
-def single() -> Iterator[Any]:
-    """A world of this one process."""
-    from megatron_bridge.parallel import initialize
-
-    hidden = {name: os.environ.pop(name) for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK") if name in os.environ}
-    parallel = initialize(1, 1, seed=1)
-    yield parallel
-    parallel.shutdown()
-    os.environ.update(hidden)

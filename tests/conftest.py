@@ -1,0 +1,21 @@
+"""What tests of several folders share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def single() -> Iterator[Any]:
+    """A world of this one process, taken down after the module: there can be one of them at a time."""
+    from megatron_bridge.parallel import initialize
+
+    hidden = {name: os.environ.pop(name) for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK") if name in os.environ}
+    parallel = initialize(1, 1, seed=1)
+    yield parallel
+    parallel.shutdown()
+    os.environ.update(hidden)
