@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: setup train test test-real test-latest lint lock clean
+.PHONY: setup train test test-faults test-real test-latest lint lock clean
 
 setup: $(STAMP)
 
@@ -21,6 +21,11 @@ train: setup
 
 test: setup
 	$(BIN)/python -m pytest $(ARGS)
+
+# Every failure of a long run, caused for real: killed and stopped ranks, a full disk, numbers that are not finite, broken
+# files. A part of it is in `make test`; all of it takes about 10 minutes. The full disk needs the right to mount a tmpfs.
+test-faults: setup
+	$(BIN)/python -m pytest tests/faults -m faults $(ARGS)
 
 # A pretrained model end to end, about 15 minutes: DA3PO_REAL_MODEL=DIR (SmolLM2-135M-Instruct), else one is built from a
 # package by ../shared/models, a folder beside the project.

@@ -12,8 +12,23 @@ from typing import Annotated
 import typer
 
 from da3po_cli import __version__
-from da3po_cli.commands import ablate, algos, config, data, evaluate, export, grade, report, runs, theory, train
-from da3po_cli.errors import Da3poError, Terminated
+from da3po_cli.commands import (
+    ablate,
+    algos,
+    config,
+    data,
+    doctor,
+    evaluate,
+    export,
+    grade,
+    plan,
+    report,
+    runs,
+    theory,
+    train,
+)
+from da3po_cli.commands.usage import is_help, is_usage, usage_error
+from da3po_cli.errors import Da3poError, Terminated, UsageError
 from da3po_cli.output import print_error, wants_colour
 
 _EPILOG = """\b
@@ -55,7 +70,7 @@ def make_app() -> typer.Typer:
     ) -> None:
         pass
 
-    for command in (train, evaluate, ablate, report, theory, export, data, grade, runs, config, algos):
+    for command in (train, plan, evaluate, ablate, report, theory, export, data, grade, runs, config, algos, doctor):
         command.register(app)
     return app
 
@@ -80,15 +95,16 @@ def run() -> None:
 
 def execute(arguments: list[str]) -> int:
     """Run one command line. Returns its exit code."""
-    debug = os.environ.get("DA3PO_DEBUG") == "1"
+    debug, as_json = os.environ.get("DA3PO_DEBUG") == "1", "--json" in arguments
     try:
-        make_app()(args=arguments, prog_name="da3po")
+        code: object = make_app()(args=arguments, prog_name="da3po", standalone_mode=False)
+        return code if isinstance(code, int) else 0
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else 0 if done.code is None else 1
     except Da3poError as error:
         if debug:
             traceback.print_exc()
-        print_error(error, as_json="--json" in arguments)
+        print_error(error, as_json=as_json)
         return error.exit_code
     except KeyboardInterrupt:
         return 130
@@ -98,13 +114,18 @@ def execute(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
+        if is_help(error):
+            sys.stderr.write(f"{error}\n")
+            return UsageError.exit_code
+        if is_usage(error):
+            print_error(usage_error(error, arguments), as_json=as_json)
+            return UsageError.exit_code
         traceback.print_exc()
         bug = Da3poError(
             f"{type(error).__name__}: {error}", hint="this is a bug in da3po: please report the lines above"
         )
-        print_error(bug, as_json="--json" in arguments)
+        print_error(bug, as_json=as_json)
         return 1
-    return 0
 
 
 def _terminate(_number: int, _frame: FrameType | None) -> None:

@@ -7,9 +7,11 @@ stdout) and `quiet` (the result only).
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Literal
 
@@ -19,6 +21,27 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 Mode = Literal["human", "plain", "json", "quiet"]
+
+_SECRET_NAME = re.compile(r"(TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)
+_USER_IN_URL = re.compile(r"(?<=://)[^\s/@'\"]+(?=@)")
+_HUB_TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{16,}\b")
+
+
+def redact(text: str, env: Mapping[str, str] = os.environ) -> str:
+    """`text` without secrets: values of variables such as HF_TOKEN, users in URLs, tokens of the Hugging Face hub."""
+    for name, value in env.items():
+        if len(value) >= 8 and _SECRET_NAME.search(name):
+            text = text.replace(value, "***")
+    return _HUB_TOKEN.sub("***", _USER_IN_URL.sub("***", text))
+
+
+def finite(value: Any) -> Any:
+    """`value` as strict JSON can hold it: NaN and infinity become null, tuples lists."""
+    if isinstance(value, dict):
+        return {key: finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def wants_colour(stream: IO[str]) -> bool:
@@ -71,7 +94,8 @@ class Out:
     def event(self, kind: str, **fields: Any) -> None:
         """One line of NDJSON on stdout, with --json only."""
         if self.rank == 0 and self.mode == "json":
-            print(json.dumps({"event": kind, **fields}, default=str), flush=True)  # noqa: T201
+            record = finite({"event": kind, **fields})
+            print(json.dumps(record, default=str, allow_nan=False), flush=True)  # noqa: T201
 
     def table(self, rows: Iterable[tuple[str, object]]) -> None:
         """Label and value, aligned; a result."""
@@ -107,11 +131,11 @@ def error_record(error: Da3poError) -> dict[str, Any]:
 
 
 def print_error(error: Da3poError, *, as_json: bool) -> None:
-    """The error on stderr, and with --json as an object on stdout."""
+    """The error on stderr, and with --json as an object on stdout. Without secrets: it may quote what a user typed."""
     if as_json:
-        print(json.dumps({"error": error_record(error)}, default=str), flush=True)  # noqa: T201
+        print(redact(json.dumps({"error": error_record(error)}, default=str)), flush=True)  # noqa: T201
     prefix = f"rank {rank()}: " if rank() else ""
-    lines = error_lines(error)
+    lines = [redact(line) for line in error_lines(error)]
     if wants_colour(sys.stderr):
         lines = [line.replace("error:", "\033[1;31merror:\033[0m", 1) for line in lines]
     print("\n".join(prefix + line for line in lines), file=sys.stderr, flush=True)  # noqa: T201

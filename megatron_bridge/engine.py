@@ -15,6 +15,7 @@ already divided by the global denominators, which is why nothing depends on how 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,7 +30,9 @@ from megatron.core.pipeline_parallel.schedules import get_forward_backward_func
 from torch import Tensor
 
 from da3po_cli.algos.types import MicroBatch
+from da3po_cli.errors import DivergedError
 from da3po_cli.runtime import Update
+from da3po_cli.runtime.watchdog import tick
 from megatron_bridge import checkpoint
 from megatron_bridge.arch import Arch
 from megatron_bridge.backends import Backend
@@ -112,13 +115,16 @@ class MegatronPolicy:
         return [torch.where(batch.mask, one.cpu(), 0.0) for one, batch in zip(kept, batches, strict=True)]
 
     def update(self, batches: Sequence[MicroBatch], loss: LossFn) -> Update:
-        """See `Policy.update`. Data-parallel ranks may bring different numbers of micro-batches, also none."""
+        """See `Policy.update`. Data-parallel ranks may bring different numbers of micro-batches, also none.
+
+        A log-prob of -inf can have a finite gradient, so the loss and its sums count as well as the gradient norm.
+        """
         for chunk in self.chunks:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
         value, sums = self.accumulate(batches, loss)
         with self.parallel.megatron():
-            norm, skipped = step(self.optimizer)
+            norm, skipped = step(self.optimizer, sound=all(map(math.isfinite, (value, *sums.values()))))
         return Update(loss=value, grad_norm=norm, lr=self.schedule.lr, skipped=skipped, sums=sums)
 
     def accumulate(
@@ -153,9 +159,22 @@ class MegatronPolicy:
         return self._save(directory, background=True)
 
     def _save(self, directory: Path, *, background: bool) -> checkpoint.Save:
+        self._check_weights(directory)
         with self.parallel.megatron():
             return checkpoint.save(
                 directory, self.chunks, self.optimizer, self.schedule, self.parallel, background=background
+            )
+
+    def _check_weights(self, directory: Path) -> None:
+        """No checkpoint of weights that nothing can be learnt from: the one before is the one to go on from."""
+        weights = (item for chunk in self.chunks for item in chunk.named_parameters())
+        bad = [name for name, weight in weights if not torch.isfinite(weight).all()]
+        found = [name for names in self.parallel.gather(bad[:1]) for name in names]
+        if found:
+            raise DivergedError(
+                f"{found[0].removeprefix('module.')} holds values that are not finite, so no checkpoint is written",
+                where=str(directory),
+                hint="lower train.lr or raise train.warmup_steps, and go on from the last checkpoint with --resume",
             )
 
     def load(self, directory: Path) -> None:
@@ -200,6 +219,7 @@ class MegatronPolicy:
         self, work: Iterator[_Work], model: DistributedDataParallel
     ) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, Tensor, Any]]]:
         """One micro-batch through this chunk: hidden states, or at the end of the model logits [1, T, V/TP]."""
+        tick()
         one = next(work)
         half = {"fp32_output": False} if model.config.bf16 else {}
         packed = one.packed

@@ -45,16 +45,19 @@ def build_optimizer(
     return optimizer
 
 
-def step(optimizer: MegatronOptimizer) -> tuple[float, bool]:
+def step(optimizer: MegatronOptimizer, *, sound: bool = True) -> tuple[float, bool]:
     """Clip and step on the reduced gradients.
 
+    Args:
+        sound: False skips the step, as a gradient does that is not finite; the same on every rank.
+
     Returns:
-        (global gradient norm before clipping, whether the step was skipped because that norm is not finite). A skipped
-        step leaves weights and optimizer state untouched, on every rank: the norm is the same everywhere.
+        (global gradient norm before clipping, whether the step was skipped). A skipped step leaves weights and
+        optimizer state untouched, on every rank: the norm is the same everywhere.
     """
     optimizer.prepare_grads()
     norm = float(optimizer.get_grad_norm())
-    if not math.isfinite(norm):
+    if not (sound and math.isfinite(norm)):
         return norm, True
     if optimizer.config.clip_grad > 0:
         clip_grad_by_total_norm_fp32([*optimizer.get_parameters()], optimizer.config.clip_grad, norm)

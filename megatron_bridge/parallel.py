@@ -19,6 +19,8 @@ import torch.distributed as dist
 
 from da3po_cli.errors import UsageError
 
+COLLECTIVE_SECONDS = 1800.0
+
 
 @dataclass(frozen=True)
 class Parallel:
@@ -100,7 +102,9 @@ def _group_context(device: torch.device) -> AbstractContextManager[None]:
     return shared_groups()
 
 
-def initialize(tensor: int, pipeline: int, seed: int, virtual_pipeline: int = 1) -> Parallel:
+def initialize(
+    tensor: int, pipeline: int, seed: int, virtual_pipeline: int = 1, *, timeout: float = COLLECTIVE_SECONDS
+) -> Parallel:
     """Join the process group described by the environment and set up Megatron's model parallelism.
 
     Reads RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT as torchrun sets them; without WORLD_SIZE a group
@@ -111,6 +115,7 @@ def initialize(tensor: int, pipeline: int, seed: int, virtual_pipeline: int = 1)
         pipeline: pipeline-parallel size.
         seed: of Python's, torch's and Megatron's generators, the same on every rank.
         virtual_pipeline: model chunks per pipeline rank.
+        timeout: seconds after which a collective gives up waiting for a rank.
 
     Raises:
         UsageError: tensor * pipeline does not divide the number of ranks.
@@ -132,7 +137,7 @@ def initialize(tensor: int, pipeline: int, seed: int, virtual_pipeline: int = 1)
             backend="cpu:gloo,cuda:nccl" if cuda else "gloo",
             rank=rank,
             world_size=world,
-            timeout=timedelta(minutes=30),
+            timeout=timedelta(seconds=timeout),
             init_method="env://" if "WORLD_SIZE" in os.environ else f"tcp://127.0.0.1:{_free_port()}",
         )
     random.seed(seed)

@@ -2,8 +2,8 @@
 
     OMP_NUM_THREADS=1 python scripts/make_demo_model.py --seed 0
 
-Measured on one x86_64 core: 823 seconds for 2,000 steps of 64 examples (8,200 tokens/s); sampled accuracy on 200
-held-out problems at temperature 1: 0.46. Deterministic by seed on one machine with one thread.
+Measured on one x86_64 core: 823 seconds for 2,000 steps of 64 examples (8,200 tokens/s); sampled accuracy on 256
+held-out problems at temperature 1: 0.32. Deterministic by seed on one machine with one thread.
 """
 
 from __future__ import annotations

@@ -1,12 +1,16 @@
-"""What tests of several folders share."""
+"""What tests of several folders share; it also makes `demo_runs` importable."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(scope="module")

@@ -95,7 +95,7 @@ def _values(text: str, where: str) -> list[str]:
     """The values between the commas; a quoted one may hold commas."""
     found = [value.strip() for value in next(csv.reader([text], skipinitialspace=True), [])]
     if not found or "" in found:
-        raise UsageError(f"{text!r} has an empty value", where=where, hint="values with commas between")
+        raise UsageError(f"an empty value in {text!r}", where=where, hint="values with commas between: 1.0,2.0")
     twice = [value for value in found if found.count(value) > 1]
     if twice:
         raise UsageError(f"the value {twice[0]} is given twice", where=where, hint="give each value once")

@@ -46,6 +46,7 @@ class Batch:
     generated: int = 0  # groups generated in this step
     rounds: int = 0
     carried: int = 0  # kept groups beyond the batch that were put aside for the next step
+    first_solves: int = 0  # prompts answered correctly for the first time in this run
 
 
 def judge(group: Group) -> DropReason | None:

@@ -11,42 +11,50 @@ class AlgoConfig:
     """The `algo` section of the config. Its defaults come from the ALGORITHMS entry called `name`."""
 
     name: str = "da3po"
+    """Entry of the table whose defaults the other keys of this section start from."""
     advantage: Literal["group"] = "group"
     """Group-relative outcome advantage, A = (r - mean) / (std ** std_power + 1e-6)."""
     std_power: float = 1.0
-    """1 divides by the group's standard deviation (GRPO), 0 does not divide at all (Dr. GRPO)."""
+    """1 divides by the group's standard deviation (GRPO), 0 does not divide at all (Dr. GRPO). At least 0."""
     std_ddof: int = 1
-    """Degrees of freedom taken off in that standard deviation: 1 (verl, TRL) or 0."""
+    """Degrees of freedom taken off in that standard deviation: 1 (verl, TRL) or 0 (the population). 0 or 1."""
     daa_lambda: float = 1.0
-    """Direct Advantage Amplification: factor on the advantage of correct responses to hard prompts; 1 is off."""
+    """Direct Advantage Amplification: factor on the advantage of correct responses to hard prompts. 1 is off.
+    Above 0."""
     daa_tau: float = 0.5
-    """A prompt is hard when its pass rate in the group is strictly below this."""
+    """A prompt is hard when its pass rate in the group is strictly below this. In (0, 1]."""
     daa_schedule: Literal["constant", "inverse_gamma", "linear"] = "constant"
     """How the factor depends on the pass rate p of a hard prompt: lambda itself (the paper); 1 / gamma(p, G), what
     the paper's theorem says that the filter takes, without lambda; or falling from lambda at 0 to 1 at tau."""
     ratio: Literal["token", "sequence"] = "token"
     """Importance ratio per token, or exp(mean log-ratio) per sequence (GSPO)."""
     clip_low: float = 0.2
+    """The ratio is clipped below at 1 - this. In (0, 1)."""
     clip_high: float = 0.2
+    """The ratio is clipped above at 1 + this. Above 0."""
     dual_clip: float | None = None
-    """Upper bound of the loss of negative advantages, as a multiple of |A|; null is off."""
+    """Upper bound of the loss of negative advantages, as a multiple of |A|; null is off. Above 1."""
     aggregate: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"] = "token-mean"
+    """How token losses become one number: the mean over all tokens of the mini-batch (DAPO); over the tokens of a
+    sequence, then over sequences (GRPO); or their sum over rollout.max_tokens, then over sequences (Dr. GRPO)."""
     kl_coef: float = 0.0
-    """Coefficient of the k3 KL estimate to the initial policy, added to the loss."""
+    """Coefficient of the k3 KL estimate to the initial policy, added to the loss. At least 0."""
     dynamic_sampling: bool = False
     """Keep a group only if 0 < correct < G, and generate until the batch is full."""
     max_rounds: int = 10
-    """Generation rounds per step before `on_exhausted` applies."""
+    """Generation rounds per step before `on_exhausted` applies. At least 1."""
     on_exhausted: Literal["error", "short", "unfiltered"] = "error"
     """At the cap: stop the run, train on the kept groups only, or fill up with filtered groups."""
     carry_surplus: bool = False
     """Keep surplus groups for the next step (slightly off-policy) instead of dropping them."""
     overlong_cache: int = 0
-    """Soft overlong punishment over the last this many tokens of rollout.max_tokens; 0 is off."""
+    """Soft overlong punishment over the last this many tokens of rollout.max_tokens; 0 is off. At least 0."""
     overlong_factor: float = 1.0
+    """Factor of that punishment, which is -1 at full length. At least 0."""
     tis: Literal["auto", "on", "off"] = "auto"
     """Truncated importance sampling between rollout and trainer log-probs; auto = on unless both are float32."""
     tis_cap: float = 2.0
+    """Largest weight of truncated importance sampling. Above 0."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from da3po_cli.commands.completion import complete_algos, complete_config, complete_setting
+from da3po_cli.commands.options import Quiet
 from da3po_cli.config.presets import preset_names
 from da3po_cli.errors import Da3poError, GateError, RankFailed, Terminated, UsageError
 from da3po_cli.output import Out
@@ -39,17 +41,32 @@ def register(app: typer.Typer) -> None:
 
 def ablate(
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Config keys for all arms.")
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Config keys for all arms.", autocompletion=complete_setting),
     ] = None,
     config: Annotated[
         list[str] | None,
-        typer.Option("--config", "-c", metavar="NAME|FILE", help=f"Preset ({', '.join(preset_names())}) or YAML file."),
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="NAME|FILE",
+            help=f"Preset ({', '.join(preset_names())}) or YAML file.",
+            autocompletion=complete_config,
+        ),
     ] = None,
     param: Annotated[
         list[str] | None,
-        typer.Option("--param", metavar="KEY=V1,V2", help="A key and its values; several make every combination."),
+        typer.Option(
+            "--param",
+            metavar="KEY=V1,V2",
+            help="A key and its values; several make every combination.",
+            autocompletion=complete_setting,
+        ),
     ] = None,
-    algos: Annotated[str | None, typer.Option("--algos", metavar="A,B", help="Algorithms, as arms.")] = None,
+    algos: Annotated[
+        str | None,
+        typer.Option("--algos", metavar="A,B", help="Algorithms, as arms.", autocompletion=complete_algos),
+    ] = None,
     seeds: Annotated[int | None, typer.Option("--seeds", metavar="N", help="Seeds per arm, from run.seed on.")] = None,
     steps: Annotated[int | None, typer.Option("--steps", metavar="N", help="Training steps of each run.")] = None,
     reference: Annotated[
@@ -73,7 +90,7 @@ def ablate(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete an earlier ablation of this name.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, print the matrix.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per event on stdout.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the result.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train every arm with every seed, and compare them: means, intervals, paired differences, cost.
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from da3po_cli.algos.table import ALGORITHMS, AlgoConfig
+from da3po_cli.commands.options import Quiet
 from da3po_cli.output import Out
 
 
@@ -16,9 +17,12 @@ def register(app: typer.Typer) -> None:
     app.command("algos")(algos)
 
 
-def algos(json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False) -> None:
+def algos(
+    json: Annotated[bool, typer.Option("--json", help="One JSON object per algorithm on stdout.")] = False,
+    quiet: Quiet = False,
+) -> None:
     """List the algorithms: what they are, their formula and source, and the config keys that they set."""
-    out = Out.choose(json=json)
+    out = Out.choose(json=json, quiet=quiet)
     for name, entry in ALGORITHMS.items():
         out.event("algorithm", **{**asdict(entry), "name": name})
         own = {

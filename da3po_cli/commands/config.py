@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from da3po_cli.commands.completion import complete_config, complete_saved_config, complete_setting
+from da3po_cli.commands.options import Json, Quiet
 from da3po_cli.output import Out
 
 _EPILOG = """\b
@@ -24,18 +26,29 @@ def register(app: typer.Typer) -> None:
 
 def show(
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Config keys, such as train.lr=1e-6.")
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE", help="Config keys, such as train.lr=1e-6.", autocompletion=complete_setting
+        ),
     ] = None,
     config: Annotated[
-        list[str] | None, typer.Option("--config", "-c", metavar="NAME|FILE", help="Preset or YAML file; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="NAME|FILE",
+            help="Preset or YAML file; repeatable.",
+            autocompletion=complete_config,
+        ),
     ] = None,
     sources: Annotated[bool, typer.Option("--sources", help="Say what set each key.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Print the resolved config as YAML, which `--config` takes again."""
     from da3po_cli.config.load import dump, flatten, load_config
 
-    out = Out.choose(json=json)
+    out = Out.choose(json=json, quiet=quiet)
     loaded = load_config(config or [], overrides or [])
     values = flatten(loaded.config)
     out.event("config", config=values, sources=loaded.sources)
@@ -47,15 +60,23 @@ def show(
 
 
 def diff(
-    first: Annotated[str, typer.Argument(metavar="A", help="Preset or YAML file, such as runs/NAME/config.yaml.")],
-    second: Annotated[str, typer.Argument(metavar="B", help="The other one.")],
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    first: Annotated[
+        str,
+        typer.Argument(
+            metavar="A",
+            help="Preset or YAML file, such as runs/NAME/config.yaml.",
+            autocompletion=complete_saved_config,
+        ),
+    ],
+    second: Annotated[str, typer.Argument(metavar="B", help="The other one.", autocompletion=complete_saved_config)],
+    json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Print the keys in which two configs differ; environment variables play no part."""
     from da3po_cli.config.load import diff as differences
     from da3po_cli.config.load import load_config
 
-    out = Out.choose(json=json)
+    out = Out.choose(json=json, quiet=quiet)
     changes = differences(load_config([first], env={}).config, load_config([second], env={}).config)
     out.event("diff", changes=[{"key": key, "a": old, "b": new} for key, old, new in changes])
     if changes:

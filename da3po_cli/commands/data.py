@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from da3po_cli.commands.completion import complete_config, complete_setting
+from da3po_cli.commands.options import Json, Quiet
 from da3po_cli.errors import UsageError
 from da3po_cli.output import Out
 
@@ -45,13 +47,22 @@ def check(
         ),
     ],
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Config keys, such as data.template=dapo.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="Config keys, such as data.template=dapo.",
+            autocompletion=complete_setting,
+        ),
     ] = None,
     model: Annotated[
         str | None, typer.Option("--model", help="Directory or hub id of the tokenizer; without it, no lengths.")
     ] = None,
-    config: Annotated[list[str] | None, typer.Option("--config", "-c", help="Preset or file; may be repeated.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    config: Annotated[
+        list[str] | None,
+        typer.Option("--config", "-c", help="Preset or file; may be repeated.", autocompletion=complete_config),
+    ] = None,
+    json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Show columns, counts, duplicates, conflicts, golds that do not verify, and prompt lengths in tokens.
 
@@ -61,7 +72,7 @@ def check(
 
     from da3po_cli.config.load import load_config
 
-    out = Out.choose(json=json)
+    out = Out.choose(json=json, quiet=quiet)
     loaded = load_config(config or [], overrides or [], {"data.train": path, "model.path": model})
     settings, tokenizer = loaded.config, None
     if settings.model.path:

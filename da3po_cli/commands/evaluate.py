@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from da3po_cli.commands.completion import complete_bench, complete_model, complete_setting, complete_template
+from da3po_cli.commands.options import Json, Quiet
 from da3po_cli.errors import Da3poError, Terminated, UsageError
 from da3po_cli.output import Out
 
@@ -57,10 +59,21 @@ def register(app: typer.Typer) -> None:
 
 def evaluate(
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Config keys, such as rollout.tensor=2.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="Config keys, such as rollout.tensor=2.",
+            autocompletion=complete_setting,
+        ),
     ] = None,
     bench: Annotated[
-        str, typer.Option("--bench", metavar="NAMES", help="Benchmarks with commas between, all, or data files.")
+        str,
+        typer.Option(
+            "--bench",
+            metavar="NAMES",
+            help="Benchmarks with commas between, all, or data files.",
+            autocompletion=complete_bench,
+        ),
     ] = "",
     model: Annotated[
         list[str] | None,
@@ -68,6 +81,7 @@ def evaluate(
             "--model",
             metavar="MODEL",
             help="Hugging Face directory or hub id, RUN or RUN@STEP; repeatable; the newest run by default.",
+            autocompletion=complete_model,
         ),
     ] = None,
     k: Annotated[int | None, typer.Option("--k", metavar="K", help="Samples per problem.")] = None,
@@ -76,7 +90,12 @@ def evaluate(
     max_tokens: Annotated[int | None, typer.Option("--max-tokens", metavar="N", help="Longest response.")] = None,
     template: Annotated[
         str | None,
-        typer.Option("--template", metavar="NAME|FILE", help="chat, dapo, boxed, none or a .jinja file."),
+        typer.Option(
+            "--template",
+            metavar="NAME|FILE",
+            help="chat, dapo, boxed, none or a .jinja file.",
+            autocompletion=complete_template,
+        ),
     ] = None,
     limit: Annotated[
         int | None, typer.Option("--limit", metavar="N", help="Only the first N problems of each.")
@@ -97,7 +116,7 @@ def evaluate(
     md: Annotated[bool, typer.Option("--md", help="Tables in Markdown.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="All numbers as CSV.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per model on stdout.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the result.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Sample benchmark problems, grade the answers, and print avg@k and pass@k like the paper's tables."""
     from da3po_cli.evals.problems import load_problems
@@ -133,7 +152,8 @@ def compare(
     b: Annotated[Path, typer.Argument(metavar="B.json", help="Another one; B minus A is shown.")],
     metric: Annotated[str, typer.Option("--metric", metavar="avg|pass", help="What is compared.")] = "avg",
     md: Annotated[bool, typer.Option("--md", help="A table in Markdown.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Compare the models of two results problem by problem.
 
@@ -145,7 +165,7 @@ def compare(
     from da3po_cli.evals.result import read_results
     from da3po_cli.evals.tables import markdown, text
 
-    talk = Out.choose(json=json)
+    talk = Out.choose(json=json, quiet=quiet)
     if metric not in comparing.METRICS:
         raise UsageError(f"no metric {metric!r}", where="--metric", hint=" or ".join(comparing.METRICS))
     left, right = read_results(a), read_results(b)

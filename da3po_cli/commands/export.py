@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from da3po_cli.commands.completion import complete_checkpoint
+from da3po_cli.commands.options import Json, Quiet
 from da3po_cli.output import Out
 
 _EPILOG = """\b
@@ -28,6 +30,7 @@ def export(
         typer.Argument(
             metavar="RUN_OR_CHECKPOINT",
             help="RUN, RUN@STEP, latest, the directory of a run, or that of a checkpoint (.../checkpoints/step_N).",
+            autocompletion=complete_checkpoint,
         ),
     ],
     out_dir: Annotated[Path, typer.Argument(metavar="OUT", help="Directory to make.")],
@@ -41,7 +44,8 @@ def export(
         bool,
         typer.Option("--verify", help="Compare with the trainer's policy, by weights and log-probs; builds the model."),
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Write a checkpoint as a Hugging Face directory: safetensors, config, tokenizer, model card.
 
@@ -50,7 +54,7 @@ def export(
     from da3po_cli.config.load import resolve
     from da3po_cli.runs.locate import find_checkpoint
 
-    out = Out.choose(json=json)
+    out = Out.choose(json=json, quiet=quiet)
     checkpoint = find_checkpoint(run, step)
     loaded = resolve([str(checkpoint.run.config_file)], env={})
     for problem in loaded.problems:  # a key that another version of da3po knew is no reason to keep the weights back

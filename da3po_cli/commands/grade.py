@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from da3po_cli.commands.completion import complete_reward
+from da3po_cli.commands.options import Quiet
 from da3po_cli.errors import UsageError
 from da3po_cli.output import Out
 
@@ -36,7 +38,10 @@ def grade(
     out_file: Annotated[
         Path | None, typer.Option("--out", metavar="OUT.jsonl", help="Graded lines go here; to stdout by default.")
     ] = None,
-    reward: Annotated[str, typer.Option("--reward", help="math, dapo, arith, or package.module:function.")] = "math",
+    reward: Annotated[
+        str,
+        typer.Option("--reward", help="math, dapo, arith, or package.module:function.", autocompletion=complete_reward),
+    ] = "math",
     bare: Annotated[
         bool, typer.Option("--bare", help="A response without box and answer line is an answer, as if it were boxed.")
     ] = False,
@@ -49,13 +54,14 @@ def grade(
     deadline: Annotated[float, typer.Option("--deadline", help="CPU seconds per answer.")] = 3.0,
     workers: Annotated[int | None, typer.Option("--workers", help="Grading processes; one per core.")] = None,
     json: Annotated[bool, typer.Option("--json", help="NDJSON events on stdout.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Grade answers against gold answers and count correct, wrong and unknown."""
     from da3po_cli.rewards import MathOptions
     from da3po_cli.rewards.extract import is_bare
     from da3po_cli.rewards.registry import stated
 
-    out = Out.choose(json=json)
+    out = Out.choose(json=json, quiet=quiet)
     lines = _read(file)
     items = [_item(line) for line in lines]
     options = MathOptions(fallback="bare" if bare else "none", rel_tol=rel_tol) if reward == "math" else None

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from da3po_cli.commands.completion import complete_report
+from da3po_cli.commands.options import Quiet
 from da3po_cli.output import Out
 
 _EPILOG = """\b
@@ -25,7 +27,10 @@ def register(app: typer.Typer) -> None:
 
 
 def report(
-    name: Annotated[str, typer.Argument(metavar="[RUN|ABLATION]", help="Its name, or its directory.")] = "latest",
+    name: Annotated[
+        str,
+        typer.Argument(metavar="[RUN|ABLATION]", help="Its name, or its directory.", autocompletion=complete_report),
+    ] = "latest",
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Where the page goes; report.html beside the data.")
     ] = None,
@@ -38,13 +43,14 @@ def report(
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object: the files that were written.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Make a self-contained HTML page of a run or an ablation: tables, plots, examples."""
     from da3po_cli.reports.build import REPORT, document_of, find, write_html
     from da3po_cli.reports.document import markdown
     from da3po_cli.reports.plots import save_png
 
-    out = Out.choose(json=json)
+    out = Out.choose(json=json, quiet=quiet)
     directory = find(name)
     document = document_of(directory, target)
     files: list[Path] = []

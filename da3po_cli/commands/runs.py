@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from da3po_cli.commands.completion import complete_run
+from da3po_cli.commands.options import Json, Quiet
 from da3po_cli.errors import UsageError
 from da3po_cli.output import Out
 
@@ -21,11 +23,13 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="runs")
 
 
-def ls(json: Annotated[bool, typer.Option("--json", help="One JSON object per run.")] = False) -> None:
+def ls(
+    json: Annotated[bool, typer.Option("--json", help="One JSON object per run.")] = False, quiet: Quiet = False
+) -> None:
     """List the runs in DA3PO_RUNS, newest last: status, steps, last validation, start."""
     from da3po_cli.runs import all_runs, runs_root
 
-    out = Out.choose(json=json)
+    out = Out.choose(json=json, quiet=quiet)
     lines: list[tuple[str, str]] = []
     for run in all_runs():
         about, records = run.read(), _metrics(run)
@@ -42,14 +46,20 @@ def ls(json: Annotated[bool, typer.Option("--json", help="One JSON object per ru
 
 
 def show(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Name or directory of a run; latest is the newest.")],
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN", help="Name or directory of a run; latest is the newest.", autocompletion=complete_run
+        ),
+    ],
     step: Annotated[int | None, typer.Option("--step", help="The metrics of this step; the last by default.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Print what a run is and the metrics of one step."""
     from da3po_cli.runs import find_run
 
-    out = Out.choose(json=json)
+    out = Out.choose(json=json, quiet=quiet)
     found = find_run(run)
     about, records = found.read(), _metrics(found)
     by_step = {record["step"]: record for record in records}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from da3po_cli.commands.completion import complete_run
+from da3po_cli.commands.options import Json, Quiet
 from da3po_cli.errors import UsageError
 from da3po_cli.output import Out
 
@@ -37,10 +38,14 @@ def theory(
         Path | None, typer.Option("--png", metavar="DIR", help="Draw Figures 1 and 2 and the keep rate.")
     ] = None,
     run: Annotated[
-        str | None, typer.Option("--run", metavar="RUN", help="Measure the same on a run's saved rollouts.")
+        str | None,
+        typer.Option(
+            "--run", metavar="RUN", help="Measure the same on a run's saved rollouts.", autocompletion=complete_run
+        ),
     ] = None,
     md: Annotated[bool, typer.Option("--md", help="Tables in Markdown.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Show alpha+, alpha-, gamma and the keep rate over the pass rate p, and when they are exact.
 
@@ -54,7 +59,7 @@ def theory(
     from da3po_cli.reports.plots import save_png
     from da3po_cli.runs import find_run
 
-    out = Out.choose(json=json)
+    out = Out.choose(json=json, quiet=quiet)
     sizes = _sizes(group)
     measured = None
     if run is not None:
@@ -70,7 +75,7 @@ def theory(
     out.event(
         "theory",
         rows=[asdict(forms.row(p, size)) for size in sizes for p in forms.RATES],
-        measured=_record(measured) if measured else None,
+        measured=asdict(measured) if measured else None,
         explanation=forms.EXPLANATION,
         files=[str(file) for file in files],
     )
@@ -153,17 +158,3 @@ def _formed(one: Bin, size: int) -> list[str]:
         return ["-", "-", "-"]
     forms = row(one.rate, size)
     return [f"{forms.alpha_plus:.4f}", f"{forms.alpha_minus:.4f}", f"{forms.gamma:.4f}"]
-
-
-def _record(measured: Measured) -> dict[str, Any]:
-    """As JSON, in which a number that is not finite is null."""
-    from dataclasses import asdict
-
-    def clean(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: clean(one) for key, one in value.items()}
-        if isinstance(value, list | tuple):
-            return [clean(one) for one in value]
-        return None if isinstance(value, float) and not math.isfinite(value) else value
-
-    return clean(asdict(measured))

@@ -20,11 +20,13 @@ from da3po_cli.config.schema import (
     CheckpointConfig,
     Config,
     DataConfig,
+    HealthConfig,
     RewardConfig,
     RolloutConfig,
     TrainConfig,
     ValidationConfig,
 )
+from da3po_cli.data.formats import check_columns
 from da3po_cli.data.spec import BUILT_IN, FILE_SUFFIXES, FORMS, JINJA_SUFFIXES, TEMPLATES, parse_spec
 from da3po_cli.errors import UsageError
 from da3po_cli.evals.registry import choose, load_registry
@@ -52,6 +54,7 @@ def check(
         *_schedules(config.validation, config.checkpoint),
         *_benches(config.validation),
         *_checkpoint(config.checkpoint, config.data.validation or config.validation.benches or None),
+        *_health(config.health),
         *_data(config.data),
         *_reward(config.reward, config.data),
         *parallel_rules(config.parallel, config.rollout, config.algo),
@@ -92,6 +95,8 @@ def _positive(config: Config) -> Iterator[UsageError]:
         "validation.samples": config.validation.samples,
         "validation.prompts": 1 if config.validation.prompts is None else config.validation.prompts,
         "checkpoint.keep": config.checkpoint.keep,
+        "health.max_skipped": config.health.max_skipped,
+        "health.patience": config.health.patience,
         "algo.max_rounds": config.algo.max_rounds,
     }
     for key, value in least_one.items():
@@ -248,10 +253,19 @@ def _checkpoint(checkpoint: CheckpointConfig, validation: str | None) -> Iterato
         )
 
 
+def _health(health: HealthConfig) -> Iterator[UsageError]:
+    for key, value in (("health.max_truncated", health.max_truncated), ("health.max_length", health.max_length)):
+        if not 0 <= value <= 1:
+            yield problem(f"{key}={value:g} is a share", key, f"{key}=0.9; 1 is off")
+    for key, value in (("health.min_entropy", health.min_entropy), ("health.stall_timeout", health.stall_timeout)):
+        if not value >= 0:
+            yield problem(f"{key}={value:g} is negative", key, f"{key}=0 is off")
+
+
 def _data(data: DataConfig) -> Iterator[UsageError]:
-    yield from _data_spec("data.train", data.train, "--dataset")
+    yield from _data_spec("data.train", data.train, "--dataset", data)
     if data.validation is not None:
-        yield from _data_spec("data.validation", data.validation, "data.validation=")
+        yield from _data_spec("data.validation", data.validation, "data.validation=", data)
     yield from _template(data)
 
 
@@ -303,7 +317,7 @@ def is_hub_data(spec: str | None) -> bool:
         return False
 
 
-def _data_spec(key: str, spec: str, flag: str) -> Iterator[UsageError]:
+def _data_spec(key: str, spec: str, flag: str, data: DataConfig) -> Iterator[UsageError]:
     try:
         sources = parse_spec(spec)
     except UsageError as error:
@@ -325,6 +339,11 @@ def _data_spec(key: str, spec: str, flag: str) -> Iterator[UsageError]:
             yield problem(f"{key}={source.name!r} {what}", key, f"{flag} {FORMS}")
         elif not source.path.is_file():
             yield problem(f"data file not found: {source.name!r}", key, f"{flag} {FORMS}")
+        else:
+            try:
+                check_columns(source, data.prompt_key, data.answer_key)
+            except UsageError as error:
+                yield error
 
 
 def _template(data: DataConfig) -> Iterator[UsageError]:

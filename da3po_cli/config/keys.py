@@ -61,7 +61,7 @@ def nearest(key: str) -> str | None:
     close = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
     if close:
         return close[0]
-    by_leaf = {name.rsplit(".", 1)[-1]: name for name in known}
+    by_leaf = {name.rsplit(".", 1)[-1]: name for name in known} | {alias: alias for alias in ALIASES}
     return next((by_leaf[name] for name in difflib.get_close_matches(leaf, list(by_leaf), n=1, cutoff=0.7)), None)
 
 

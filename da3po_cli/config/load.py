@@ -158,7 +158,8 @@ def _file_settings(
     try:
         path = find_config(name, beside=beside)
     except UsageError as error:
-        problems.append(UnreadFile(error.message, where=error.where, hint=error.hint))
+        where = f"{_shown(chain[-1])} defaults" if chain else error.where
+        problems.append(UnreadFile(error.message, where=where, hint=error.hint))
         return []
     if path.resolve() in chain:
         problems.append(UnreadFile(f"{path} is its own default", where=f"{path} defaults", hint="break the circle"))
@@ -167,11 +168,12 @@ def _file_settings(
         text = path.read_text()
         root = cast("yaml.Node | None", yaml.compose(text, Loader=_Loader))  # pyright: ignore[reportUnknownMemberType]
     except (OSError, UnicodeDecodeError) as error:
-        problems.append(UnreadFile(f"cannot read {path}: {error}", where="--config"))
+        hint = "a YAML file in UTF-8 that you may read"
+        problems.append(UnreadFile(f"cannot read {path}: {error}", where="--config", hint=hint))
         return []
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        problems.append(UnreadFile(f"not YAML: {error.problem}", where=f"{path}:{line}", hint="mend that line"))
+        problems.append(UnreadFile(f"not YAML: {error.problem}", where=f"{path}:{line}", hint="mend that line: its indentation, colons, quotes"))
         return []
     if root is None:
         return []
@@ -234,12 +236,14 @@ class _FileReader:
         if key == "defaults":
             items = node.value if isinstance(node, yaml.SequenceNode) else [node]
             if not all(isinstance(item, yaml.ScalarNode) for item in items):
-                self.problems.append(UsageError("defaults is a name or a list of names", where=where))
+                hint = "defaults: demo, or defaults: [demo, mine.yaml]"
+                self.problems.append(UsageError("defaults is a name or a list of names", where=where, hint=hint))
                 return
             self.defaults = [str(item.value) for item in items]
             return
         if not isinstance(node, yaml.MappingNode):
-            self.problems.append(UsageError("overlays maps an algorithm to settings", where=where))
+            hint = "overlays: {dapo: {algo.clip_high: 0.3}}"
+            self.problems.append(UsageError("overlays maps an algorithm to settings", where=where, hint=hint))
             return
         for name_node, part in node.value:
             name = str(name_node.value)
@@ -299,9 +303,20 @@ def _apply(base: DictConfig, setting: Setting, problems: list[UsageError]) -> bo
     except (ValueError, OmegaConfBaseException) as error:
         shown = setting.text if setting.text is not None else setting.value
         why = str(error).splitlines()[0]
-        problems.append(UsageError(f"{key}={shown}: {why}", where=setting.where, hint=f"change {key}"))
+        problems.append(UsageError(f"{key}={shown}: {why}", where=setting.where, hint=_such_as(setting)))
         return False
     return True
+
+
+def _such_as(setting: Setting) -> str:
+    """How the setting could be written: with the default, in the form in which it was given."""
+    _, nullable = key_types()[setting.key]
+    if nullable and str(setting.text).lower() == "none":
+        return f"write {setting.key}=null"
+    default = flatten(Config())[setting.key]
+    value = "null" if default is None else str(default).lower() if isinstance(default, bool) else default
+    flag = f"{setting.where} " if setting.where.startswith("--") else f"{setting.key}="
+    return f"write a value such as {flag}{value}"
 
 
 def _resolve_interpolations(base: DictConfig, sources: Mapping[str, str], problems: list[UsageError]) -> None:

@@ -19,7 +19,14 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """The numbers of a model that a layout must fit."""
+    """The numbers of a model that a layout must fit, and those that its size follows from.
+
+    Attributes:
+        directory: where config.json is; None for a hub model of which da3po knows the numbers only.
+        hidden, vocab: None where config.json does not say; a plan needs them, the checks do not.
+        head_dim: config.json's own, else transformers' default.
+        tied: the output layer is the embedding.
+    """
 
     architecture: str
     layers: int
@@ -27,7 +34,11 @@ class ModelFacts:
     kv_heads: int
     intermediate: int
     max_positions: int | None
-    directory: Path
+    directory: Path | None
+    hidden: int | None = None
+    head_dim: int | None = None
+    vocab: int | None = None
+    tied: bool = False
 
 
 def is_hub_id(path: str) -> bool:
@@ -65,7 +76,7 @@ def model_directory(path: str, env: Mapping[str, str] = os.environ) -> Path | No
             )
         return DEMO_MODEL
     directory = Path(path).expanduser()
-    if directory.is_dir():
+    if path and directory.is_dir():
         return directory
     if is_hub_id(path):
         return _cached_snapshot(path, env)
@@ -100,20 +111,30 @@ def model_facts(path: str, env: Mapping[str, str] = os.environ) -> ModelFacts | 
         ) from None
     if not isinstance(loaded, dict):
         raise UsageError(f"{file} holds no JSON object", where="model.path", hint="download the checkpoint again")
-    return _facts(directory, cast("dict[str, Any]", loaded))
+    return facts_from(cast("dict[str, Any]", loaded), directory)
 
 
-def _facts(directory: Path, raw: dict[str, Any]) -> ModelFacts:
+def facts_from(raw: Mapping[str, Any], directory: Path | None = None, where: str | None = None) -> ModelFacts:
+    """Facts from the fields of a config.json.
+
+    Args:
+        directory: that holds it.
+        where: what an error names in its place.
+
+    Raises:
+        UsageError: an architecture that da3po cannot train, or a field that is missing.
+    """
+    where = where or str(directory / "config.json" if directory else "config.json")
     architectures = cast("list[str]", raw.get("architectures") or ["(none)"])
     if architectures[0] not in SUPPORTED_ARCHITECTURES:
         raise UsageError(
-            f"unsupported architecture {architectures[0]} in {directory / 'config.json'}",
+            f"unsupported architecture {architectures[0]} in {where}",
             where="model.path",
             hint=f"--model with one of {', '.join(SUPPORTED_ARCHITECTURES)}",
         )
     try:
         heads = int(raw["num_attention_heads"])
-        positions = raw.get("max_position_embeddings")
+        positions, hidden, head_dim = (raw.get(key) for key in ("max_position_embeddings", "hidden_size", "head_dim"))
         return ModelFacts(
             architecture=architectures[0],
             layers=int(raw["num_hidden_layers"]),
@@ -122,10 +143,23 @@ def _facts(directory: Path, raw: dict[str, Any]) -> ModelFacts:
             intermediate=int(raw["intermediate_size"]),
             max_positions=None if positions is None else int(positions),
             directory=directory,
+            hidden=None if hidden is None else int(hidden),
+            head_dim=_head_dim(architectures[0], head_dim, hidden, heads),
+            vocab=None if raw.get("vocab_size") is None else int(raw["vocab_size"]),
+            tied=bool(raw.get("tie_word_embeddings", False)),
         )
     except KeyError as error:
         raise UsageError(
-            f"{directory / 'config.json'} lacks the key {error}",
+            f"{where} lacks the key {error}",
             where="model.path",
             hint="download the checkpoint again",
         ) from None
+
+
+def _head_dim(architecture: str, given: Any, hidden: Any, heads: int) -> int | None:
+    """The size of an attention head, with transformers' defaults."""
+    if given:
+        return int(given)
+    if architecture == "Qwen3ForCausalLM":
+        return 128
+    return None if hidden is None else int(hidden) // heads

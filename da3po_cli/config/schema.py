@@ -13,9 +13,11 @@ class RunConfig:
     name: str | None = None
     """Directory under DA3PO_RUNS; null makes one of the algorithm, the config and the time."""
     steps: int = 100
-    """Training steps: one rollout batch and its updates each."""
+    """Training steps: one rollout batch and its updates each. At least 1."""
     seed: int = 0
+    """Seed of the order of the prompts, of sampling and of initialisation."""
     tensorboard: bool = True
+    """Write TensorBoard files beside metrics.jsonl."""
     wandb_project: str | None = None
     """Weights & Biases project; needs the extra `wandb`."""
     save_rollouts: bool = True
@@ -27,13 +29,14 @@ class ModelConfig:
     path: str = ""
     """A Hugging Face directory, a hub id, or `demo` for the model shipped in the package."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    """Precision of the weights and of the arithmetic, in the trainer and in the rollout engine."""
 
 
 @dataclass(frozen=True)
 class DataConfig:
     train: str = ""
-    """Training prompts: .parquet, .jsonl or .json files, hub ids, or `arith` for the demo's generator. Several are
-    separated by commas; `FILE@[a:b]` takes a slice of rows, and `FILE*3, OTHER*1` mixes them three to one."""
+    """Training prompts: .parquet, .jsonl or .json files, hub ids, or the generators `arith` (the demo's) and `sums`.
+    Several are separated by commas; `FILE@[a:b]` takes a slice of rows, `FILE*3, OTHER*1` mixes them three to one."""
     validation: str | None = None
     """Held-out prompts in the same forms, without weights; null turns validation off."""
     template: str = "chat"
@@ -48,7 +51,7 @@ class DataConfig:
     stop_tokens: str | None = None
     """More tokens that end a response, as texts or ids with commas between; EOS and generation_config always do."""
     max_prompt_tokens: int = 2048
-    """Longer prompts (after the template) are dropped and counted."""
+    """Longer prompts (after the template) are dropped and counted. At least 1."""
 
 
 @dataclass(frozen=True)
@@ -59,77 +62,89 @@ class RewardConfig:
     by_source: str = ""
     """Other rewards for some data sources, such as gsm8k=math,aime=dapo."""
     correct: float = 1.0
+    """Reward of a correct answer. Above reward.wrong."""
     wrong: float = -1.0
     """Reward of a wrong answer, and of one that the grader could not judge."""
     format_bonus: float = 0.0
-    """Added where an answer was found in the form that the reward reads, right or wrong."""
+    """Added where an answer was found in the form that the reward reads, right or wrong; below correct - wrong.
+    At least 0."""
     deadline_s: float = 3.0
-    """CPU seconds per answer; past it the grading worker is replaced and the answer is unknown."""
+    """CPU seconds per answer; past it the grading worker is replaced and the answer is unknown. Above 0."""
     workers: int | None = None
-    """Grading processes; null is one per core, at most 8."""
+    """Grading processes; null is one per core, at most 8. At least 1."""
     max_unknown: float = 0.05
-    """Largest share of a step's answers that the grader may leave unknown; above it the run stops."""
+    """Largest share of a step's answers that the grader may leave unknown; above it the run stops. In [0, 1]."""
 
 
 @dataclass(frozen=True)
 class RolloutConfig:
     prompts: int = 512
-    """Groups trained on per step."""
+    """Groups trained on per step; a multiple of train.mini_batch_prompts. At least 1."""
     group_size: int = 16
-    """Responses per prompt, G."""
+    """Responses per prompt, G. At least 2."""
     max_tokens: int = 20480
-    """Longest response."""
+    """Longest response, tokens. At least 1."""
     temperature: float = 1.0
+    """Sampling temperature of training rollouts; log-probs are those of logits / temperature. Above 0."""
     tensor: int = 1
-    """Tensor-parallel size of a rollout engine; any divisor of the world size."""
+    """Tensor-parallel size of a rollout engine; any divisor of the world size. At least 1."""
     gpu_memory: float = 0.85
-    """Share of the device memory that vLLM may use while the trainer sleeps."""
+    """Share of the device memory that vLLM may use while the trainer sleeps. In (0, 1]."""
     kv_cache_gib: int = 1
-    """KV cache per engine on CPU, GiB."""
+    """KV cache per engine on CPU, GiB. At least 1."""
     max_sequences: int = 256
-    """Sequences that an engine decodes at a time."""
+    """Sequences that an engine decodes at a time. At least 1."""
     quantization: Literal["fp8"] | None = None
     """Weights of the rollout engine in FP8, quantised at each sync; needs truncated importance sampling."""
     max_logprob_gap: float = 0.05
-    """Largest |trainer - engine| log-prob on the probe batch; above it the run stops."""
+    """Largest |trainer - engine| log-prob on the probe batch, nats; above it the run stops. Above 0."""
 
 
 @dataclass(frozen=True)
 class TrainConfig:
     mini_batch_prompts: int = 32
-    """Groups per optimizer step; rollout.prompts / this is the number of updates per step."""
+    """Groups per optimizer step; rollout.prompts / this is the number of updates per step and epoch. At least 1."""
     micro_batch_tokens: int = 32768
-    """Tokens per forward pass and data-parallel rank; sequences are packed up to it."""
+    """Tokens per forward pass and data-parallel rank; sequences are packed up to it. At least 1."""
     epochs: int = 1
-    """Passes over a step's batch."""
+    """Passes over a step's batch. At least 1."""
     lr: float = 1e-6
+    """Learning rate of AdamW, reached after the warm-up. Above 0."""
     weight_decay: float = 0.1
+    """Decoupled weight decay of AdamW. At least 0."""
     adam_beta1: float = 0.9
+    """Decay of the first moment. In [0, 1)."""
     adam_beta2: float = 0.999
+    """Decay of the second moment. In [0, 1)."""
     adam_eps: float = 1e-8
+    """Added to the root of the second moment. Above 0."""
     grad_clip: float = 1.0
+    """Largest norm of the gradient over all parameters; above it the gradient is scaled down. Above 0."""
     warmup_steps: int = 10
-    """Rollout steps over which the learning rate rises linearly to `lr`; then it is constant."""
+    """Rollout steps over which the learning rate rises linearly to `lr`; then it is constant. At least 0."""
     recompute: bool = False
-    """Full activation recomputation."""
+    """Full activation recomputation: less memory, one more forward pass."""
 
 
 @dataclass(frozen=True)
 class ParallelConfig:
     tensor: int = 1
+    """Tensor-parallel ranks: attention heads, MLP columns and vocabulary are split. At least 1."""
     pipeline: int = 1
+    """Pipeline stages: layers are split. At least 1."""
     data: int | None = None
-    """Null: what is left of the ranks, of the visible CUDA devices, or on a CPU of two cores."""
+    """Data-parallel ranks. Null: what is left of the ranks, of the visible CUDA devices, or on a CPU of at most two
+    cores. At least 1."""
     virtual_pipeline: int = 1
-    """Model chunks per pipeline rank; above 1 Megatron's interleaved schedule runs."""
+    """Model chunks per pipeline rank; above 1 Megatron's interleaved schedule runs. At least 1."""
     pipeline_layers: str | None = None
     """Layers of each stage (with virtual_pipeline: chunk) in model order, such as 8,10,10,8; null spreads them."""
     sequence: bool = False
     """Sequence parallelism: norms and residuals are split over the tensor-parallel ranks."""
     context: int = 1
-    """Context parallelism; not built yet, so only 1."""
+    """Context parallelism, which is not built yet. Only 1."""
     expert: int = 1
-    """Expert parallelism; not built yet, so only 1."""
+    """Expert parallelism, which is not built yet. Only 1."""
 
 
 @dataclass(frozen=True)
@@ -141,31 +156,34 @@ class Fp8Config:
     param_gather: bool = False
     """Keep the weights in FP8 and gather them so; the optimizer's main parameters stay in float32."""
     bf16_layers: int = 0
-    """This many layers at each end of the model stay in bf16."""
+    """This many layers at each end of the model stay in bf16; not with the delayed recipe."""
 
 
 @dataclass(frozen=True)
 class ValidationConfig:
     every: int = 20
-    """Steps between validations; also before the first and after the last step. 0 is never."""
+    """Steps between validations; also before the first and after the last step. 0 is never.
+    At least 0."""
     prompts: int | None = None
-    """The first this many held-out prompts (of data.validation and of each benchmark); null is all."""
+    """The first this many held-out prompts (of data.validation and of each benchmark); null is all. At least 1."""
     benches: str = ""
     """Benchmarks of `da3po eval` beside data.validation, such as aime24,math500, graded as they are there."""
     bench_dir: str | None = None
     """Directory of benchmark files; null is DA3PO_BENCH_DIR, and without that the Hugging Face hub."""
     samples: int = 8
-    """Samples per prompt, the k of avg@k and pass@k."""
+    """Samples per prompt, the k of avg@k and pass@k. At least 1."""
     temperature: float = 1.0
+    """Sampling temperature of validation; 0 is greedy. At least 0."""
     top_p: float = 1.0
+    """Nucleus sampling of validation: the smallest set of tokens with this probability; 1 is off. In (0, 1]."""
 
 
 @dataclass(frozen=True)
 class CheckpointConfig:
     every: int = 50
-    """Steps between checkpoints; the last step is always saved. 0 saves the last only."""
+    """Steps between checkpoints; the last step is always saved. 0 saves the last only. At least 0."""
     keep: int = 2
-    """Newest checkpoints kept."""
+    """Newest checkpoints kept. At least 1."""
     keep_best: bool = True
     """Keep the best one too: a validation that beats every checkpoint makes one, unless `every` is 0."""
     best_metric: str | None = None
@@ -175,6 +193,31 @@ class CheckpointConfig:
     before: str | None = None
     """HH:MM[:SS] from the start of the job (Slurm's, where it tells, else the command's): where another step might not
     be through by then, save and end with exit code 0."""
+
+
+@dataclass(frozen=True)
+class HealthConfig:
+    max_skipped: int = 3
+    """Updates in a row that are skipped for a loss, log-prob or gradient that is not finite; then the run stops with
+    exit code 5. At least 1."""
+    patience: int = 5
+    """Steps in a row beyond a limit below before a warning or the stop; a warning comes again after as many. At least
+    1."""
+    min_entropy: float = 0.005
+    """Lowest train/entropy, nats per token. At least 0."""
+    on_entropy: Literal["warn", "stop", "off"] = "warn"
+    """What follows where the entropy is below it: stop is exit code 5."""
+    max_truncated: float = 0.5
+    """Largest share of responses that reach rollout.max_tokens. In [0, 1]."""
+    max_length: float = 0.9
+    """Largest mean length of responses, as a share of rollout.max_tokens. In [0, 1]."""
+    on_length: Literal["warn", "stop", "off"] = "warn"
+    """What follows where responses are longer than one of these two."""
+    on_uniform: Literal["warn", "stop", "off"] = "warn"
+    """What follows where all answers of a step are right, or all are wrong."""
+    stall_timeout: float = 1800.0
+    """Seconds in which no rank gets on with anything; then the stacks of all ranks are written and the run ends with
+    exit code 3. 0 is never. At least 0."""
 
 
 @dataclass(frozen=True)
@@ -190,3 +233,4 @@ class Config:
     fp8: Fp8Config = field(default_factory=Fp8Config)
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    health: HealthConfig = field(default_factory=HealthConfig)

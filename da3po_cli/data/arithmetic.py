@@ -20,7 +20,7 @@ from typing import Literal
 
 Split = Literal["train", "validation"]
 
-MAX_STEPS = 8
+MIN_STEPS, MAX_STEPS = 5, 8  # operations of a problem; the base model was pretrained on 1 and more
 LIMIT = 99  # running values stay in 0..LIMIT
 HELD_OUT_SHARE = 8  # one problem in this many is held out
 
@@ -113,15 +113,15 @@ def held_out(text: str) -> bool:
 def problems(split: Split, count: int, seed: int = 0) -> list[Problem]:
     """`count` different problems of a split, deterministic by seed.
 
-    Lengths go round 1..MAX_STEPS, so that any prefix of the list is an even mixture of difficulties; a draw that is
-    already there is left out, which thins out the few problems of one step in a long list.
+    Lengths go round MIN_STEPS..MAX_STEPS, so that any prefix of the list is an even mixture of difficulties. The base
+    model solves shorter chains too often to be hard prompts.
     """
     rng = random.Random(f"arith-{split}-{seed}")
     found: dict[str, Problem] = {}
     for turn in itertools.count():
         if len(found) == count:
             break
-        problem = _draw_of(split, rng, turn % MAX_STEPS + 1)
+        problem = _draw_of(split, rng, turn % (MAX_STEPS - MIN_STEPS + 1) + MIN_STEPS)
         found.setdefault(problem.text, problem)
     return list(found.values())
 

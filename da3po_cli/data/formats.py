@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from da3po_cli.data import arithmetic
@@ -37,6 +38,7 @@ SOURCE_KEY = "data_source"
 ARITH_TRAIN = 10_000
 ARITH_VALIDATION = 256
 
+FIRST_ROWS = 1000  # of a file without a schema, in which a prompt and an answer must come up
 MAX_EXAMPLES = 20  # dropped rows that are spelt out, per reason
 
 Message = dict[str, str]
@@ -138,6 +140,22 @@ class Rows:
     def place(self, row: Row) -> str:
         """Where a row stands, for a person."""
         return f"{self.sources[row.file].label} row {row.index}"
+
+
+def check_columns(source: Source, prompt_key: str | None, answer_key: str | None) -> None:
+    """Look at the columns of a local file: at its schema, or at those that its first rows have.
+
+    Raises:
+        UsageError: it has no rows, cannot be read, or has no column for the prompt or the answer.
+    """
+    table = open_table(source, "train")
+    if table.columns is not None:
+        names = [name for name, _ in table.columns]
+    else:
+        names = list(dict.fromkeys(name for record in islice(table.read(None), FIRST_ROWS) for name in record))
+    if not names:
+        raise UsageError(f"{source.name} has no rows", where=source.name, hint="another file")
+    Columns(source.name, prompt_key, answer_key).check(names)
 
 
 def load_rows(spec: str, split: Split, prompt_key: str | None = None, answer_key: str | None = None) -> Rows:

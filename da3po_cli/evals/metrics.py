@@ -12,6 +12,8 @@ from typing import Any
 from da3po_cli.algos.stats import Interval, mean_interval, mean_of_means, pass_at_k, share_interval
 from da3po_cli.rewards.normalise import normalise
 
+# a problem is hard when the model before training solves it with a rate strictly below 0.5, and easy from 0.75 on
+HARD, EASY = 0.5, 0.75
 _FRACTION = re.compile(r"(-?)\\frac(?:\{(\d{1,30})\}\{(\d{1,30})\}|(\d)(\d))|(-?\d{1,30})/(\d{1,30})")
 _DECIMAL = re.compile(r"[-+]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})")
 
@@ -148,6 +150,25 @@ def score(tallies: Sequence[Tally]) -> Scores:
         unknown=sum(one.unknown for one in tallies) / total,
         failed=sum(one.failed for one in tallies) / total,
     )
+
+
+def by_difficulty(start: Mapping[str, int], correct: Mapping[str, int], k: int) -> dict[str, float]:
+    """Accuracy on hard, medium and easy problems, by the pass rate of the model before training.
+
+    Args:
+        start: problem -> correct samples of the first `k` before training.
+        correct: the same now; problems that are not in `start` are left out.
+
+    Returns:
+        Level -> share of correct samples, of the levels that have a problem. The levels are fixed by `start`, so a
+        curve of one is over the same problems throughout.
+    """
+    shares: dict[str, list[float]] = {"hard": [], "medium": [], "easy": []}
+    for problem, count in correct.items():
+        if problem in start:
+            base = start[problem] / k
+            shares["hard" if base < HARD else "medium" if base < EASY else "easy"].append(count / k)
+    return {level: sum(found) / len(found) for level, found in shares.items() if found}
 
 
 def average(scores: Sequence[Scores], metric: str) -> Interval:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 
 from da3po_cli.algos.stats import Interval
 from da3po_cli.config.load import flatten
+from da3po_cli.evals.metrics import HARD
 from da3po_cli.evals.tables import interval_text, percent
 from da3po_cli.reports import arms as stats
 from da3po_cli.reports.arms import AblationData, ArmData, Paired
-from da3po_cli.reports.data import HARD, Bench, Curve, RunData
+from da3po_cli.reports.data import Bench, Curve, RunData
 from da3po_cli.reports.document import Document, Section, Table
 from da3po_cli.reports.plots import Plot, Series
 from da3po_cli.reports.run_report import EXAMPLES, READ_BYTES, first_solves

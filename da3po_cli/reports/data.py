@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,14 +14,14 @@ from da3po_cli.algos.records import group_from_dict
 from da3po_cli.algos.types import Group
 from da3po_cli.config.load import load_config
 from da3po_cli.config.schema import Config
-from da3po_cli.errors import UsageError
+from da3po_cli.evals.metrics import HARD
 from da3po_cli.runs import RunDir
 from da3po_cli.runs.metrics import read_metrics
+from da3po_cli.runs.validations import Correct, read_validation
 
 Curve = list[tuple[float, float]]
 """(x, y) in the order of x; x is a step unless it says otherwise."""
 
-HARD = 0.5  # a validation problem is hard when the model before training solves it with a rate strictly below this
 _SCORE = re.compile(r"val/(?P<bench>.+)/(?P<metric>avg|pass)@(?P<k>\d+)")
 _STEP_FILE = re.compile(r"step_(\d+)\.jsonl?")
 
@@ -118,13 +118,13 @@ class RunData:
     # ------------------------------------------------------------------------------- validation, problem by problem
 
     @cached_property
-    def validations(self) -> dict[int, dict[str, dict[str, int]]]:
+    def validations(self) -> dict[int, Correct]:
         """Step -> benchmark -> problem -> number of correct samples, from validation/step_N.json."""
-        found: dict[int, dict[str, dict[str, int]]] = {}
+        found: dict[int, Correct] = {}
         for file in (self.directory.path / "validation").glob("step_*.json"):
             match = _STEP_FILE.fullmatch(file.name)
             if match and int(match[1]) <= self.steps:  # later ones are of a future that was given up
-                found[int(match[1])] = _counts(file)
+                found[int(match[1])] = read_validation(file)
         return dict(sorted(found.items()))
 
     def problem_scores(self, step: int | None = None) -> dict[str, list[tuple[str, float]]]:
@@ -196,13 +196,3 @@ def _within(files: Sequence[tuple[int, Path]], budget: int) -> list[tuple[int, P
         return list(files)
     count = max(1, len(files) * budget // total)
     return [files[round(n * (len(files) - 1) / max(1, count - 1))] for n in range(count)]
-
-
-def _counts(file: Path) -> dict[str, dict[str, int]]:
-    try:
-        raw: Mapping[str, Mapping[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
-        return {bench: {str(problem): int(correct) for problem, correct in one.items()} for bench, one in raw.items()}
-    except (ValueError, AttributeError, TypeError) as error:
-        raise UsageError(
-            f"not counts of correct samples: {error}", where=str(file), hint="remove that file, or validate again"
-        ) from error

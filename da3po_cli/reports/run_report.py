@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from da3po_cli.algos.types import Group, Response
+from da3po_cli.evals.metrics import EASY, HARD
 from da3po_cli.evals.tables import percent
-from da3po_cli.reports.data import HARD, Curve, RunData
+from da3po_cli.reports.data import Curve, RunData
 from da3po_cli.reports.document import Document, Example, Section, Table
 from da3po_cli.reports.plots import Plot, Series
 from da3po_cli.runs.log import resume_command
@@ -125,10 +126,18 @@ def _score_plots(run: RunData) -> list[Plot]:
         for kind in ("avg", "pass")
         for line in series(run, (bench.metric(kind), f"{bench.name} {kind}@{bench.k}"))
     ]
+    levels = {
+        "hard": f"hard: base rate < {HARD:g}",
+        "medium": f"medium: {HARD:g} to {EASY:g}",
+        "easy": f"easy: {EASY:g} and more",
+    }
     by_difficulty = [
         line
-        for hard, label in ((True, f"hard: base rate < {HARD:g}"), (False, "others"))
-        if (line := curve_series(label, run.hard_curve(hard=hard)))
+        for bench in run.benches
+        for level, label in levels.items()
+        for line in series(
+            run, (f"val/{bench.name}/acc_{level}", label if len(run.benches) == 1 else f"{bench.name} {label}")
+        )
     ]
     return plots_with_data(
         Plot("validation", "Validation", "step", "share of correct samples", lines),
@@ -141,9 +150,6 @@ def _training_plots(run: RunData) -> list[Plot]:
         run,
         ("train/acc", "all generated"),
         ("train/acc_kept", "kept groups"),
-        ("train/acc_hard", "hard prompts"),
-        ("train/acc_medium", "medium prompts"),
-        ("train/acc_easy", "easy prompts"),
     )
     clips = series(
         run,
@@ -189,7 +195,7 @@ def _filter_plots(run: RunData) -> list[Plot]:
     )
     mass = series(run, ("adv/mass_correct", "correct responses"), ("adv/mass_wrong", "wrong responses"))
     alphas = series(run, ("filter/alpha_plus", "alpha+ (correct)"), ("filter/alpha_minus", "alpha- (wrong)"))
-    solves = series(run, ("sample/first_solves", "prompts"), ("sample/first_solved", "prompts"))
+    solves = series(run, ("sample/first_solves", "prompts"))
     return plots_with_data(
         Plot("groups", "Groups per step and drop reasons", "step", "groups", groups, kind="stack"),
         Plot("hard", "Hard groups and amplified responses", "step", "share", amplified),

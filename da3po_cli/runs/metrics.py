@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from da3po_cli.errors import EnvironmentProblem, UsageError
+from da3po_cli.runs.files import cannot_write, writing
 
 
 def to_json(record: dict[str, Any]) -> str:
@@ -20,20 +23,41 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     """All records of a metrics.jsonl. A last line without an end is one that a crash cut short, and is left out.
 
     Raises:
-        UsageError: a line is not JSON; names the line.
+        UsageError: a line is no record of a step; names the line.
     """
+    return _read(path)[0]
+
+
+def _read(path: Path) -> tuple[list[dict[str, Any]], str]:
+    """The records, and what there is of a last one that is not whole."""
     records: list[dict[str, Any]] = []
-    with path.open(encoding="utf-8") as lines:
+    with path.open(encoding="utf-8", errors="replace", newline="\n") as lines:
         for number, line in enumerate(lines, 1):
             try:
-                records.append(json.loads(line))
-            except json.JSONDecodeError as error:
+                record = json.loads(line)
+            except json.JSONDecodeError:
                 if not line.endswith("\n"):
-                    break
+                    return records, line
+                record = None
+            if not (isinstance(record, dict) and isinstance(record.get("step"), int)):
                 raise UsageError(
-                    f"not a JSON record: {line[:60].strip()!r}", where=f"{path}:{number}", hint="remove that line"
-                ) from error
-    return records
+                    f"not a record of a step: {line[:60].strip()!r}",
+                    where=f"{path}:{number}",
+                    hint="remove that line; the checkpoints do not depend on this file",
+                )
+            records.append(record)
+    return records, ""
+
+
+def _rewrite(path: Path, records: list[dict[str, Any]]) -> None:
+    """Replace the file in one go, so that a crash leaves the old one or the new one."""
+    fresh = path.with_suffix(".jsonl.tmp")
+    with writing(path):
+        try:
+            fresh.write_text("".join(to_json(record) + "\n" for record in records), encoding="utf-8")
+            fresh.replace(path)
+        finally:
+            fresh.unlink(missing_ok=True)
 
 
 class MetricsWriter:
@@ -42,18 +66,31 @@ class MetricsWriter:
     Args:
         directory: the run directory.
         resume_step: records past this step (of an attempt that went further than its last checkpoint) are dropped.
+        resume_record: that of the step itself as the checkpoint has it, for a job that ended between the two.
+
+    Attributes:
+        cut: what a crash left of a last line, which a resume cuts off; else empty.
     """
 
     def __init__(
-        self, directory: Path, *, resume_step: int | None = None, tensorboard: bool = False, wandb_project: str | None
+        self,
+        directory: Path,
+        *,
+        resume_step: int | None = None,
+        resume_record: dict[str, Any] | None = None,
+        tensorboard: bool = False,
+        wandb_project: str | None,
     ) -> None:
         path = directory / "metrics.jsonl"
+        self.cut = ""
         if resume_step is not None and path.exists():
-            kept = [record for record in read_metrics(path) if record["step"] <= resume_step]
-            fresh = path.with_suffix(".jsonl.tmp")
-            fresh.write_text("".join(to_json(record) + "\n" for record in kept), encoding="utf-8")
-            fresh.replace(path)
-        self._file = path.open("a", encoding="utf-8")
+            records, self.cut = _read(path)
+            records = [record for record in records if record["step"] <= resume_step]
+            if resume_record and all(record["step"] != resume_step for record in records):
+                records.append(resume_record)
+            _rewrite(path, records)
+        self._path = path
+        self._file = self._open()
         self._tensorboard = None
         self._wandb = None
         if tensorboard:
@@ -73,19 +110,46 @@ class MetricsWriter:
             self._wandb = wandb.init(project=wandb_project, name=directory.name, dir=str(directory), resume="allow")
 
     def write(self, record: dict[str, Any]) -> None:
-        """Append `record` (with its "step") everywhere, flushed so that a crash loses nothing."""
-        self._file.write(to_json(record) + "\n")
-        self._file.flush()
+        """Append `record` (with its "step") everywhere, unbuffered so that a crash loses nothing.
+
+        Raises:
+            EnvironmentProblem: the disk is full; the file then ends with the record before.
+        """
+        line, before = (to_json(record) + "\n").encode(), os.fstat(self._file).st_size
+        try:
+            while line:
+                line = line[os.write(self._file, line) :]
+        except OSError as error:
+            with suppress(OSError):
+                os.ftruncate(self._file, before)
+            raise cannot_write(self._path, error) from error
+        self._publish(record)
+
+    def _open(self) -> int:
+        with writing(self._path):
+            return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def amend(self, step: int, found: dict[str, Any]) -> None:
+        """Add `found` to the record of `step`."""
+        _rewrite(self._path, [r | found if r["step"] == step else r for r in read_metrics(self._path)])
+        os.close(self._file)
+        self._file = self._open()
+        self._publish({"step": step, **found})
+
+    def _publish(self, record: dict[str, Any]) -> None:
+        """Tell TensorBoard and Weights & Biases."""
         numbers = {k: v for k, v in record.items() if k != "step" and isinstance(v, int | float)}
         if self._tensorboard is not None:
-            for name, value in numbers.items():
-                self._tensorboard.add_scalar(name, value, record["step"])
+            with writing(self._path.with_name("tensorboard")):
+                for name, value in numbers.items():
+                    self._tensorboard.add_scalar(name, value, record["step"])
         if self._wandb is not None:
             self._wandb.log(numbers, step=record["step"])
 
     def close(self) -> None:
-        self._file.close()
+        os.close(self._file)
         if self._tensorboard is not None:
-            self._tensorboard.close()
+            with suppress(OSError):  # on a full disk; its numbers are in metrics.jsonl as well
+                self._tensorboard.close()
         if self._wandb is not None:
             self._wandb.finish()

@@ -39,7 +39,7 @@ class Update:
     loss: float
     grad_norm: float  # before clipping
     lr: float
-    skipped: bool  # True when a non-finite gradient made the optimizer step a no-op
+    skipped: bool  # True when the loss, a log-prob or the gradient was not finite: the optimizer step was a no-op
     sums: dict[str, float]  # the loss function's sums over micro-batches and data-parallel ranks
 
 
@@ -50,6 +50,14 @@ class SyncReport:
     seconds: float
     gigabytes: float  # sent by this job, each weight counted once
     logprob_gap: float  # max |trainer - engine| over the probe batch, nats
+
+
+@dataclass(frozen=True)
+class Validation:
+    """What held-out problems say of the weights."""
+
+    metrics: dict[str, float]  # val/<bench>/...
+    correct: dict[str, dict[str, int]]  # benchmark -> uid of the prompt -> correct samples
 
 
 class Comm(Protocol):

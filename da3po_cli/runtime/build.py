@@ -17,6 +17,7 @@ from da3po_cli.evals.registry import choose, load_registry
 from da3po_cli.evals.tasks import SEED, Asked, resolve
 from da3po_cli.rewards import Shaping
 from da3po_cli.rewards.registry import sources
+from da3po_cli.runs.validations import Correct
 from da3po_cli.runtime import Comm, Sampling
 from da3po_cli.runtime.collect import Grader
 from da3po_cli.runtime.evaluate import Graders, HeldOut, Validator, benchmark
@@ -121,8 +122,12 @@ class Engine:
         probe = [list(prompt.token_ids) for prompt in prompts[:PROBE_PROMPTS]]
         return VllmSync(policy, self.generator, probe, self.config.rollout.max_logprob_gap)
 
-    def validator(self) -> Validator | None:
-        """Validation on `data.validation` and `validation.benches`; None without."""
+    def validator(self, start: Correct | None) -> Validator | None:
+        """Validation on `data.validation` and `validation.benches`; None without.
+
+        Args:
+            start: the counts of the validation before training; empty where this run begins.
+        """
         settings = self.config.validation
         if not self.benches:
             return None
@@ -133,7 +138,7 @@ class Engine:
             top_p=settings.top_p,
             seed=SEED,
         )
-        return Validator(self.benches, self.generator, sampling)
+        return Validator(self.benches, self.generator, sampling, start)
 
 
 def _benches(

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from da3po_cli.config.schema import CheckpointConfig
-from da3po_cli.errors import UsageError
+from da3po_cli.errors import EnvironmentProblem, UsageError
 from da3po_cli.runs.checkpoints import (
     STATE_FILE,
     checkpoint_path,
@@ -25,6 +27,7 @@ from da3po_cli.runs.checkpoints import (
     saved_steps,
     write_state,
 )
+from da3po_cli.runs.files import writing
 from da3po_cli.runtime import Comm, PendingSave, Policy
 from da3po_cli.runtime.collect import RolloutSource
 
@@ -49,6 +52,7 @@ class CheckpointStore:
 
     Attributes:
         seconds: that the last save took, from its beginning until it was whole.
+        record: the metrics of the step that was loaded; empty where none was, or an older da3po saved it.
     """
 
     def __init__(
@@ -59,6 +63,7 @@ class CheckpointStore:
         self._metric = config.best_metric
         self._scores: dict[int, float] = {}  # of the whole checkpoints that have one
         self.seconds = 0.0
+        self.record: dict[str, Any] = {}
 
     def open(self) -> None:
         """Mend what a crash of an earlier attempt left behind. Call it before anything else."""
@@ -102,8 +107,9 @@ class CheckpointStore:
         begun = time.monotonic()
         policy = self._directory / f"partial_{step}" / "policy"
         if self._comm.rank == 0:
-            discard(policy.parent)
-            policy.mkdir(parents=True)
+            with self._writing(step):
+                discard(policy.parent)
+                policy.mkdir(parents=True)
         self._comm.barrier()
         score = self._value(record)
         state = {
@@ -111,12 +117,14 @@ class CheckpointStore:
             "best_metric": self._metric,
             "score": self._scores.get(step) if score is None else score,  # it may have been saved before
             "source": self._source.state(),
+            "record": record,  # for metrics.jsonl, where the job ends before it is there
         }
         pending = None
-        if self._config.async_save:
-            pending = self._policy.begin_save(policy)
-        else:
-            self._policy.save(policy)
+        with self._writing(step):
+            if self._config.async_save:
+                pending = self._policy.begin_save(policy)
+            else:
+                self._policy.save(policy)
         self._pending = _Pending(step, state, pending, time.monotonic() - begun)
         if pending is None:
             self.wait()
@@ -133,17 +141,31 @@ class CheckpointStore:
         pending, self._pending = self._pending, None
         begun = time.monotonic()
         if pending.policy is not None:
-            pending.policy.finish()
+            with self._writing(pending.step):
+                pending.policy.finish()
         self._comm.barrier()
         if pending.state["score"] is not None:
             self._scores[pending.step] = pending.state["score"]
         if self._comm.rank == 0:
-            write_state(self._directory / f"partial_{pending.step}", pending.state)
-            publish(self._directory, pending.step)
+            with self._writing(pending.step):
+                write_state(self._directory / f"partial_{pending.step}", pending.state)
+                publish(self._directory, pending.step)
         self._prune()
         self._comm.barrier()
         written = pending.policy.seconds if pending.policy is not None else 0.0
         self.seconds = pending.copied + written + time.monotonic() - begun
+
+    @contextmanager
+    def _writing(self, step: int) -> Iterator[None]:
+        """What cannot be written leaves nothing behind: a disk that it filled has room for the run's other files."""
+        partial = self._directory / f"partial_{step}"
+        try:
+            with writing(partial):
+                yield
+        except EnvironmentProblem:
+            if self._comm.rank == 0:
+                discard(partial)
+            raise
 
     def _prune(self) -> None:
         """Rank 0 deletes all but the newest and the best; every rank forgets the scores of the deleted."""
@@ -173,6 +195,7 @@ class CheckpointStore:
                 where=str(path / STATE_FILE),
                 hint="go on with --replay-rollouts, or start a new run",
             )
+        self.record = state.get("record") or {}
         self._source.load_state(state["source"])
         self._policy.load(path / "policy")
         self._comm.barrier()

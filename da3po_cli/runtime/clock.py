@@ -48,11 +48,16 @@ class Clock:
         self._charge()
         return self._spent[name]
 
-    def lap(self) -> dict[str, float]:
-        """`timing/*` since the last lap, in seconds, with the wall time as `timing/step`; starts the next lap."""
+    def so_far(self) -> dict[str, float]:
+        """`timing/*` since the last lap, in seconds, with the wall time as `timing/step`."""
         self._charge()
         times = {f"timing/{name}": seconds for name, seconds in self._spent.items()}
         times["timing/step"] = self._mark - self._begin
+        return times
+
+    def lap(self) -> dict[str, float]:
+        """The same, and starts the next lap."""
+        times = self.so_far()
         self._spent = dict.fromkeys(PHASES, 0.0)
         self._begin = self._mark
         return times

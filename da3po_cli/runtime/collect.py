@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from da3po_cli.algos.diagnostics import SolvedPrompts
 from da3po_cli.algos.sampling import Batch, DynamicSampler, group_from_dict
 from da3po_cli.algos.types import Group, Prompt, Response
 from da3po_cli.config.schema import RewardConfig
@@ -113,11 +114,13 @@ class LiveRollouts:
     ) -> None:
         self._prompts, self._generator, self._grade = prompts, generator, grader
         self._sampler, self._sampling, self._on_phase = sampler, sampling, on_phase
+        self._solved = SolvedPrompts()
 
     def collect(self, step: int, clock: Clock) -> Batch:
         """Groups for `step`; `Batch.kept` has as many as asked for unless algo.on_exhausted is `short`."""
         sampling = replace(self._sampling, seed=self._sampling.seed + step)
         self._sampler.start()
+        first_solves = 0
         while not self._sampler.full:
             drawn = self._prompts.next(self._sampler.next_round())
             self._on_phase("rollout", f"{len(drawn)} prompts x {sampling.n}, {self._sampler.progress}")
@@ -125,17 +128,19 @@ class LiveRollouts:
                 groups = self._generator.generate(drawn, sampling)
             with clock.phase("grade"):
                 self._grade(groups)
+            first_solves += self._solved.add(groups)
             self._sampler.add(groups)
         with clock.phase("rollout"):
             self._generator.sleep()
-        return self._sampler.finish()
+        return replace(self._sampler.finish(), first_solves=first_solves)
 
     def state(self) -> dict[str, Any]:
-        return {"prompts": self._prompts.state(), "sampler": self._sampler.state()}
+        return {"prompts": self._prompts.state(), "sampler": self._sampler.state(), "solved": self._solved.state()}
 
     def load_state(self, state: dict[str, Any]) -> None:
         self._prompts.load_state(state["prompts"])
         self._sampler.load_state(state["sampler"])
+        self._solved.load_state(state["solved"])
 
 
 class ReplayedRollouts:

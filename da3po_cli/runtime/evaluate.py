@@ -10,11 +10,12 @@ from da3po_cli.algos.types import Group, Prompt
 from da3po_cli.data.formats import Message
 from da3po_cli.data.templates import encode, make_renderer
 from da3po_cli.data.wraps import BOXED_SUFFIX, bare_problem
-from da3po_cli.evals.metrics import Sample, score, tally
+from da3po_cli.evals.metrics import Sample, by_difficulty, score, tally
 from da3po_cli.evals.tasks import PLAIN_TEMPLATES, Task
 from da3po_cli.rewards import Grade, GradingPool, Item, MathOptions
 from da3po_cli.rewards.registry import sources
-from da3po_cli.runtime import Comm, Generator, Sampling
+from da3po_cli.runs.validations import Correct
+from da3po_cli.runtime import Comm, Generator, Sampling, Validation
 
 
 def make_prompts(task: Task, tokenizer: Any) -> list[Prompt]:
@@ -114,17 +115,28 @@ class Validator:
     benches: Sequence[HeldOut]
     generator: Generator
     sampling: Sampling
+    start: Correct | None
+    """The counts before training, which tell hard problems from easy ones: filled by the first validation where it is
+    empty; None where they are not known."""
 
-    def __call__(self) -> dict[str, float]:
-        """val/<bench>/avg@k, pass@k (unbiased), mean response length, and truncated and unknown shares."""
+    def __call__(self) -> Validation:
+        """val/<bench>/avg@k, pass@k (unbiased), mean response length, truncated and unknown shares, and accuracy on
+        the problems that were hard, medium and easy before training."""
         prompts = [prompt for bench in self.benches for prompt in bench.prompts]
         groups = iter(self.generator.generate(prompts, self.sampling))
-        found: dict[str, float] = {}
+        metrics: dict[str, float] = {}
+        correct: Correct = {}
         for bench in self.benches:
             mine = [next(groups) for _ in bench.prompts]
             bench.grade(mine)
-            found |= _metrics(bench.name, mine)
-        return found
+            correct[bench.name] = {group.prompt.uid: group.correct for group in mine}
+            metrics |= _metrics(bench.name, mine)
+        if self.start is not None:
+            self.start.update(correct if not self.start else {})
+            for bench, counts in correct.items():
+                levels = by_difficulty(self.start.get(bench, {}), counts, self.sampling.n)
+                metrics |= {f"val/{bench}/acc_{level}": share for level, share in levels.items()}
+        return Validation(metrics, correct)
 
 
 def _metrics(bench: str, groups: Sequence[Group]) -> dict[str, float]:

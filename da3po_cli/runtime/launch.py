@@ -17,12 +17,12 @@ import logging
 import os
 import signal
 import socket
-import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
@@ -33,11 +33,17 @@ from da3po_cli.config.load import from_dict
 from da3po_cli.config.plan import layout
 from da3po_cli.config.schema import Config
 from da3po_cli.errors import Da3poError, RankFailed, Terminated
+from da3po_cli.output import print_error, redact
 from da3po_cli.runs import RunDir
 from da3po_cli.runtime import stop
+from da3po_cli.runtime.nodes import Place, outer_launcher, rendezvous
 from da3po_cli.runtime.rollout import engine_environment
+from da3po_cli.runtime.watchdog import watch
+
+__all__ = ["AGAIN", "Place", "WorkerOptions", "launch", "outer_launcher", "read_spec", "run_rank"]
 
 WORKER = "da3po_cli.runtime.worker:train_worker"
+AGAIN = "again"
 ASKING = "rank_0.pid"  # beside the logs, while rank 0 takes requests to stop
 SHUTDOWN_SECONDS = 10  # from a rank's failure, or from the signal that ends the job at once, to SIGKILL
 
@@ -48,7 +54,8 @@ class WorkerOptions:
 
     attempt: int = 1
     resume: str | None = None
-    """`latest`, a step as text, or None."""
+    """`latest`, a step as text, or None. AGAIN: ranks that were started again go on from the latest checkpoint, or
+    from the beginning where there is none."""
     replay: str | None = None
     """Directory of saved rollouts to train on instead of generating."""
     json: bool = False
@@ -62,65 +69,25 @@ class WorkerOptions:
 Worker = Callable[[Config, Path, WorkerOptions], None]
 
 
-# ------------------------------------------------------------------------------------------------- outer launchers
-
-
-@dataclass(frozen=True)
-class Place:
-    """A rank that somebody else started."""
-
-    rank: int
-    local_rank: int
-    world: int
-    local_world: int
-    job: str
-    """The same on all ranks of the job, and another for the next job where the launcher tells; else empty."""
-
-
-def outer_launcher(env: Mapping[str, str] = os.environ) -> Place | None:
-    """This process's place under torchrun (RANK, WORLD_SIZE) or a job step of srun with several tasks."""
-    if "RANK" in env and "WORLD_SIZE" in env:
-        world = int(env["WORLD_SIZE"])
-        job = env.get("TORCHELASTIC_RUN_ID", "")
-        return Place(
-            rank=int(env["RANK"]),
-            local_rank=int(env.get("LOCAL_RANK", env["RANK"])),
-            world=world,
-            local_world=int(env.get("LOCAL_WORLD_SIZE", world)),
-            job=env.get("SLURM_JOB_ID", "") if job in ("", "none") else job,
-        )
-    if "SLURM_PROCID" in env and int(env.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
-        world = int(env["SLURM_STEP_NUM_TASKS"])
-        return Place(
-            rank=int(env["SLURM_PROCID"]),
-            local_rank=int(env.get("SLURM_LOCALID", "0")),
-            world=world,
-            local_world=int(env.get("SLURM_STEP_TASKS_PER_NODE", str(world)).split("(")[0].split(",")[0]),
-            job=env["SLURM_JOB_ID"],
-        )
-    return None
-
-
-def _rendezvous(place: Place) -> None:
-    """Set what torch.distributed's env:// reads; torchrun has done so, srun has not."""
-    if "MASTER_ADDR" not in os.environ:
-        nodes = os.environ.get("SLURM_STEP_NODELIST", "localhost")
-        first = subprocess.run(["scontrol", "show", "hostnames", nodes], capture_output=True, text=True, check=True)
-        os.environ["MASTER_ADDR"] = first.stdout.split()[0]
-    os.environ.setdefault("MASTER_PORT", str(20000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 20000))
-    for name, value in (("RANK", place.rank), ("LOCAL_RANK", place.local_rank), ("WORLD_SIZE", place.world)):
-        os.environ[name] = str(value)
-    os.environ["LOCAL_WORLD_SIZE"] = str(place.local_world)
-
-
 # ----------------------------------------------------------------------------------------------------------- launch
 
 
-def launch(config: Config, run_dir: RunDir, options: WorkerOptions, *, worker: str = WORKER) -> int:
+def launch(
+    config: Config,
+    run_dir: RunDir,
+    options: WorkerOptions,
+    *,
+    worker: str = WORKER,
+    isolated: bool = False,
+    restarts: int = 0,
+) -> int:
     """Run the job and wait for it. The run directory has been made (`RunDir.create`).
 
     Args:
         worker: `module:function` of type Worker.
+        isolated: a single rank, too, gets an interpreter of its own, so that this one is left as it was.
+        restarts: how often all ranks are started again, from the last checkpoint, when one fails. Under an outer
+            launcher that is the launcher's to do.
 
     Returns:
         0.
@@ -134,18 +101,18 @@ def launch(config: Config, run_dir: RunDir, options: WorkerOptions, *, worker: s
     world = place.world if place else layout(config).world
     _set_environment(place.local_world if place else world)
     if place is not None and place.rank > 0:  # the run directory is rank 0's
-        _rendezvous(place)
+        rendezvous(place)
         run_rank(config, run_dir, options, worker)
         return 0
     with _noting_the_end(run_dir):
         if place is not None:
-            _rendezvous(place)
+            rendezvous(place)
             run_rank(config, run_dir, options, worker)
-        elif world == 1:
+        elif world == 1 and not isolated and not restarts:
             _alone()
             run_rank(config, run_dir, options, worker)
         else:
-            _elastic(config, run_dir, options, worker, world)
+            _elastic(config, run_dir, options, worker, world, restarts)
     return 0
 
 
@@ -161,7 +128,8 @@ def _noting_the_end(run_dir: RunDir) -> Iterator[None]:
         run_dir.finish("interrupted")
         raise
     except BaseException:
-        run_dir.finish("failed")
+        with suppress(OSError):  # the disk is full, which is what the error says
+            run_dir.finish("failed")
         raise
     if "status" not in attempt:
         run_dir.finish("finished")
@@ -189,7 +157,7 @@ def _alone() -> None:
     }
 
 
-def _elastic(config: Config, run_dir: RunDir, options: WorkerOptions, worker: str, world: int) -> None:
+def _elastic(config: Config, run_dir: RunDir, options: WorkerOptions, worker: str, world: int, restarts: int) -> None:
     logs = run_dir.attempt(options.attempt)
     spec = logs / "launch.json"
     spec.write_text(
@@ -218,16 +186,15 @@ def _elastic(config: Config, run_dir: RunDir, options: WorkerOptions, worker: st
         rdzv_backend="c10d",
         rdzv_endpoint="127.0.0.1:0",
         local_addr="127.0.0.1",
-        max_restarts=0,
+        max_restarts=restarts,
         monitor_interval=0.1,
         shutdown_timeout=SHUTDOWN_SECONDS,
         signals_to_handle="SIGHUP,SIGQUIT",
     )
     relay = _Relay(logs / ASKING)
-    for number in stop.ENDINGS:
-        signal.signal(number, relay)
     try:
-        elastic_launch(launch_config, sys.executable)("-m", "da3po_cli.runtime.rank", str(spec))
+        with relay.installed():
+            elastic_launch(launch_config, sys.executable)("-m", "da3po_cli.runtime.rank", str(spec))
     except SignalException as caught:
         _restore_terminal()
         raise (KeyboardInterrupt if caught.sigval == signal.SIGINT else Terminated) from None
@@ -246,6 +213,19 @@ class _Relay:
         self._asking = asking
         self.asked: signal.Signals | None = None
         self._when = 0.0
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """In place of the handlers of this process; only a main thread has any."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self) for number in stop.ENDINGS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         from torch.distributed.elastic.multiprocessing import SignalException
@@ -287,11 +267,22 @@ def run_rank(config: Config, run_dir: RunDir, options: WorkerOptions, worker: st
     rank, logs = int(os.environ["RANK"]), run_dir.attempt(options.attempt)
     stop.listen(rank, logs / ASKING if launched else None)
     module, _, function = worker.partition(":")
+
+    def stalled(error: Da3poError, behind: int) -> None:
+        note_error(error, logs, behind)
+        if not launched:  # nobody else will tell
+            run_dir.finish("failed")
+            error.message = f"rank {behind}: {error.message}"
+            print_error(error, as_json=options.json)
+            _restore_terminal()
+
     try:
-        entry = cast(Worker, getattr(importlib.import_module(module), function))
-        entry(config, run_dir.path, options)
+        with watch(logs, rank, config.health.stall_timeout, stalled):
+            entry = cast(Worker, getattr(importlib.import_module(module), function))
+            entry(config, run_dir.path, options)
     except Exception as error:
-        note_error(error, logs, rank)
+        with suppress(OSError):  # a disk so full that it does not even hold this
+            note_error(error, logs, rank)
         raise
 
 
@@ -311,7 +302,7 @@ def note_error(error: Exception, logs: Path, rank: int) -> None:
     }
     logs.mkdir(parents=True, exist_ok=True)
     fresh = logs / f".rank_{rank}.error.tmp"
-    fresh.write_text(json.dumps(record, indent=2) + "\n")
+    fresh.write_text(redact(json.dumps(record, indent=2)) + "\n")  # libraries put addresses into their errors
     fresh.replace(logs / f"rank_{rank}.error.json")
 
 

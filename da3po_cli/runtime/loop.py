@@ -18,20 +18,24 @@ from da3po_cli.algos.losses import finish_metrics, make_loss_fn
 from da3po_cli.algos.sampling import Batch, SamplingExhausted
 from da3po_cli.algos.types import Group, MicroBatch, Trajectory
 from da3po_cli.config.schema import Config
-from da3po_cli.errors import DivergedError
-from da3po_cli.runtime import Comm, Policy, Update, WeightSync
+from da3po_cli.runtime import Comm, Policy, Update, Validation, WeightSync
 from da3po_cli.runtime.clock import Clock
 from da3po_cli.runtime.collect import RolloutSource
-
-MAX_SKIPPED_STEPS = 3
+from da3po_cli.runtime.health import Health, not_finite
+from da3po_cli.runtime.skipped import skipped_batch
 
 
 class Observer(Protocol):
     """Who is told about the run: display, metric files, saved rollouts."""
 
+    def begin(self, step: int) -> None: ...
     def phase(self, name: str, detail: str = "") -> None: ...
+    def warn(self, text: str) -> None: ...
+    def skipped(self, step: int, update: int, why: str, batch: Sequence[dict[str, Any]]) -> None: ...
     def rollouts(self, step: int, batch: Batch) -> None: ...
+    def validated(self, step: int, found: Validation) -> None: ...
     def record(self, record: dict[str, Any]) -> None: ...
+    def amend(self, step: int, found: dict[str, float]) -> None: ...
 
 
 class Checkpoints(Protocol):
@@ -54,7 +58,7 @@ class Stops(Protocol):
 
 
 class Validate(Protocol):
-    def __call__(self) -> dict[str, float]: ...
+    def __call__(self) -> Validation: ...
 
 
 @dataclass(frozen=True)
@@ -69,49 +73,50 @@ class Parts:
     observer: Observer
     checkpoints: Checkpoints
     stop: Stops
+    health: Health
 
 
-def train(config: Config, parts: Parts, *, first_step: int = 1) -> int:
+def train(config: Config, parts: Parts, *, first_step: int = 1, validation_due: bool = False) -> int:
     """Run steps `first_step` to `config.run.steps`.
+
+    Args:
+        first_step: 1, or the one after the checkpoint that the parts were loaded from.
+        validation_due: that checkpoint's validation was left out, for its job had to stop: it is made up for.
 
     Returns:
         The last step that was done; below `config.run.steps` when the job was asked to stop or is short of time.
 
     Raises:
-        DivergedError: non-finite gradients for several steps in a row, or trainer and engine disagree.
+        DivergedError: numbers were not finite several updates in a row, a limit of `health` was passed, or trainer and
+            engine disagree. On every rank.
     """
     clock = Clock(parts.observer.phase)
     if parts.sync:
         with clock.phase("sync"):
             parts.sync.push()
     if first_step == 1 and parts.validate:
-        with clock.phase("validate"):
-            scores = parts.validate()
+        scores = validate(0, parts.validate, parts.observer, clock)
         parts.checkpoints.score(scores)
         parts.observer.record({"step": 0, **scores, **clock.lap()})
-    else:
-        clock.lap()
-    skipped_in_row, step = 0, first_step - 1
+    elif validation_due and parts.validate:
+        parts.observer.amend(first_step - 1, validate(first_step - 1, parts.validate, parts.observer, clock))
+    clock.lap()
+    step = first_step - 1
     for step in range(first_step, config.run.steps + 1):
         parts.stop.begin(step)
+        parts.observer.begin(step)
         batch = collect(step, parts, clock)
         for group in batch.kept:
             assign_advantages(group, config.algo)
-        updates = learn(batch.kept, config, parts, clock)
+        updates = learn(step, batch.kept, config, parts, clock)
         record = {"step": step, **batch_metrics(batch, tau=config.algo.daa_tau, rollout_seconds=clock.spent("rollout"))}
-        record |= update_metrics(updates)
+        record |= update_metrics(updates) | {"health/skipped_updates": parts.health.skipped}
         record |= push(parts, clock)
         parts.observer.rollouts(step, batch)
         stopping = finish_step(step, record, config, parts, clock)
         parts.observer.record(record | clock.lap())
-        skipped_in_row = skipped_in_row + 1 if updates and all(update.skipped for update in updates) else 0
-        if skipped_in_row >= MAX_SKIPPED_STEPS:
-            parts.checkpoints.wait()
-            raise DivergedError(
-                f"gradients were not finite for {skipped_in_row} steps in a row",
-                where=f"step {step}",
-                hint="lower train.lr, or raise train.warmup_steps; resume from the last checkpoint with --resume",
-            )
+        for warning in parts.health.check_step(record):
+            parts.observer.warn(warning)
         if stopping:
             break
     parts.checkpoints.wait()
@@ -141,6 +146,14 @@ def push(parts: Parts, clock: Clock) -> dict[str, float]:
     }
 
 
+def validate(step: int, run: Validate, observer: Observer, clock: Clock) -> dict[str, float]:
+    """The metrics of a validation, whose counts per problem the observer keeps."""
+    with clock.phase("validate"):
+        found = run()
+    observer.validated(step, found)
+    return found.metrics
+
+
 def finish_step(step: int, record: dict[str, Any], config: Config, parts: Parts, clock: Clock) -> bool:
     """Validate and save where that is due, or where the job stops here. Returns whether it does.
 
@@ -150,14 +163,13 @@ def finish_step(step: int, record: dict[str, Any], config: Config, parts: Parts,
     last, every = config.run.steps, config.checkpoint.every
     best, stopping = False, step < last and parts.stop.asked()
     if parts.validate and due(step, config.validation.every, last) and not stopping:
-        with clock.phase("validate"):
-            record |= parts.validate()
+        record |= validate(step, parts.validate, parts.observer, clock)
         best = config.checkpoint.keep_best and every > 0 and parts.checkpoints.score(record)
     parts.checkpoints.poll()
     stopping = stopping or (step < last and parts.stop.here(parts.checkpoints.seconds))
     if due(step, every, last) or best or stopping:
         with clock.phase("checkpoint"):
-            parts.checkpoints.save(step, record)
+            parts.checkpoints.save(step, record | clock.so_far())
     return stopping
 
 
@@ -166,7 +178,7 @@ def due(step: int, every: int, last: int) -> bool:
     return step == last or (every > 0 and step % every == 0)
 
 
-def learn(groups: Sequence[Group], config: Config, parts: Parts, clock: Clock) -> list[Update]:
+def learn(step: int, groups: Sequence[Group], config: Config, parts: Parts, clock: Clock) -> list[Update]:
     """All optimizer steps of one rollout batch: `train.epochs` passes over its mini-batches."""
     trajectories = [
         Trajectory(group.prompt.token_ids, response.token_ids, response.logprobs, response.advantage)
@@ -193,7 +205,15 @@ def learn(groups: Sequence[Group], config: Config, parts: Parts, clock: Clock) -
         for number, (rows, batches) in enumerate(parts_of_batch * config.train.epochs, 1):
             parts.observer.phase("train", f"update {number}/{len(parts_of_batch) * config.train.epochs}")
             divisors = denominators([trajectories[row] for row in rows], config.rollout.max_tokens)
-            updates.append(parts.policy.update(batches, make_loss_fn(config.algo, divisors, tis=use_tis(config))))
+            update = parts.policy.update(batches, make_loss_fn(config.algo, divisors, tis=use_tis(config)))
+            updates.append(update)
+            parts.health.count(update)
+            if update.skipped:
+                batch: list[dict[str, Any]] = []
+                if parts.health.keeps_batch:
+                    batch = skipped_batch(groups, trajectories, rows, parts.policy, config.train.micro_batch_tokens)
+                parts.observer.skipped(step, number, not_finite(update), batch)
+                parts.health.check_updates(step, number, update)
         parts.policy.advance_schedule()
     return updates
 
@@ -221,14 +241,18 @@ def use_tis(config: Config) -> bool:
 
 
 def update_metrics(updates: Sequence[Update]) -> dict[str, float]:
-    """Means over a step's optimizer steps; token-weighted where the loss function gives sums."""
+    """Means over a step's optimizer steps; token-weighted where the loss function gives sums.
+
+    An update whose numbers are not finite is left out, unless there is no other: it would hide what the others were.
+    """
     totals: dict[str, float] = {}
-    for update in updates:
+    sound = [u for u in updates if all(map(math.isfinite, (u.loss, *u.sums.values())))] or updates
+    for update in sound:
         for name, value in update.sums.items():
             totals[name] = totals.get(name, 0.0) + value
     finite = [update.grad_norm for update in updates if math.isfinite(update.grad_norm)]
     return {
-        "train/loss": sum(update.loss for update in updates) / max(1, len(updates)),
+        "train/loss": sum(update.loss for update in sound) / max(1, len(sound)),
         "train/grad_norm": sum(finite) / len(finite) if finite else math.nan,
         "train/lr": updates[-1].lr if updates else 0.0,
         "train/updates": len(updates),

@@ -7,10 +7,12 @@ import os
 import signal
 import sys
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 from da3po_cli.errors import Da3poError, Terminated
-from da3po_cli.runtime.launch import read_spec, run_rank
+from da3po_cli.runtime.launch import AGAIN, WorkerOptions, read_spec, run_rank
+from da3po_cli.runtime.nodes import open_store
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -20,10 +22,12 @@ def main(spec_file: str) -> int:
     rank = int(os.environ["RANK"])
     spec = read_spec(Path(spec_file))
     _die_with(spec.launcher)
+    logs = spec.run_dir.attempt(spec.options.attempt)
     if rank > 0:
-        _redirect(spec.run_dir.attempt(spec.options.attempt) / f"rank_{rank}.log")
+        redirect(logs / f"rank_{rank}.log")
     try:
-        run_rank(spec.config, spec.run_dir, spec.options, spec.worker, launched=True)
+        options = _started_again(logs, rank, spec.options)
+        run_rank(spec.config, spec.run_dir, options, spec.worker, launched=True)
     except Da3poError as error:
         if rank > 0:
             traceback.print_exc()
@@ -39,7 +43,16 @@ def main(spec_file: str) -> int:
     return 0
 
 
-def _redirect(log: Path) -> None:
+def _started_again(logs: Path, rank: int, options: WorkerOptions) -> WorkerOptions:
+    """After a restart by torch elastic: the options to go on with. What a rank of before said of its end is over."""
+    if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
+        return options
+    (logs / f"rank_{rank}.error.json").unlink(missing_ok=True)
+    open_store(rank)
+    return replace(options, resume=AGAIN)
+
+
+def redirect(log: Path) -> None:
     """Send stdout and stderr to one file, for C libraries too."""
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(file, 1)

@@ -22,6 +22,7 @@ from da3po_cli.algos.types import Group, Prompt, Response
 from da3po_cli.config.schema import RolloutConfig
 from da3po_cli.errors import EnvironmentProblem, UsageError
 from da3po_cli.runtime import Comm, Sampling
+from da3po_cli.runtime.watchdog import tick
 
 if TYPE_CHECKING:
     import torch
@@ -335,6 +336,7 @@ class VllmGenerator:
             for index, (tokens, params) in enumerate(requests):
                 self._engine.add_request(str(index), {"prompt_token_ids": tokens}, params)
             while self._engine.has_unfinished_requests():
+                tick()
                 if finished := self._engine.step():
                     yield finished
 

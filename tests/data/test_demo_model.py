@@ -86,7 +86,7 @@ def test_pass_rates_leave_room_in_both_directions(model: Any, tokenizer: Any) ->
     right = [final_result(text) == chains[row // 8].answer for row, text in enumerate(texts)]
     correct = [sum(right[row : row + 8]) for row in range(0, len(right), 8)]
     accuracy = sum(correct) / len(right)
-    assert 0.3 <= accuracy <= 0.55
+    assert 0.22 <= accuracy <= 0.42
     kept = [k for k in correct if 0 < k < 8]
     assert len(kept) >= len(correct) / 2
-    assert sum(k < 4 for k in kept) >= len(kept) / 4 and sum(k > 4 for k in kept) >= len(kept) / 8
+    assert sum(k < 4 for k in kept) >= len(kept) / 2 and sum(k > 4 for k in kept) >= len(kept) / 8

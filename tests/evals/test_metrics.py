@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from da3po_cli.evals.metrics import Sample, Scores, answer_key, average, majority, score, tally
+from da3po_cli.evals.metrics import Sample, Scores, answer_key, average, by_difficulty, majority, score, tally
 
 
 def samples(pattern: str) -> list[Sample]:
@@ -113,3 +113,11 @@ def test_problems_must_have_equally_many_samples():
         scored("cc", "ccc")
     with pytest.raises(ValueError, match="one number of samples"):
         score([])
+
+
+def test_levels_are_those_of_the_model_before_training() -> None:
+    start = {"a": 0, "b": 3, "c": 4, "d": 5, "e": 6, "f": 8}  # of 8: below a half, below three quarters, the rest
+    now = {"a": 2, "b": 8, "c": 4, "d": 8, "e": 6, "f": 7, "new": 8}
+    assert by_difficulty(start, now, 8) == {"hard": 10 / 16, "medium": 12 / 16, "easy": 13 / 16}
+    assert by_difficulty({"a": 8}, {"a": 4}, 8) == {"easy": 0.5}
+    assert by_difficulty({}, {"a": 4}, 8) == {}

@@ -71,3 +71,17 @@ def test_wandb_without_the_package_says_how_to_get_it(tmp_path, monkeypatch):
     with pytest.raises(EnvironmentProblem) as caught:
         MetricsWriter(tmp_path, wandb_project="demo")
     assert "da3po[wandb]" in caught.value.hint
+
+
+def test_a_record_can_be_amended(tmp_path):
+    writer = MetricsWriter(tmp_path, wandb_project=None)
+    writer.write({"step": 1, "train/loss": 0.5})
+    writer.write({"step": 2, "train/loss": math.nan})
+    writer.amend(1, {"val/a/avg@1": 0.25})
+    writer.write({"step": 3})
+    writer.close()
+    assert read_metrics(tmp_path / "metrics.jsonl") == [
+        {"step": 1, "train/loss": 0.5, "val/a/avg@1": 0.25},
+        {"step": 2, "train/loss": None},
+        {"step": 3},
+    ]

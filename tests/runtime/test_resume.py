@@ -102,6 +102,32 @@ def test_an_epoch_ended_before_and_after_the_stop(root):
     assert {"1", "2"} <= epochs[3] | epochs[4]
 
 
+def test_validations_are_saved_problem_by_problem(root):
+    """A resumed run knows which problems were hard before training."""
+    for run in ("whole", "halves"):
+        start = json.loads((root / run / "validation/step_0.json").read_text())["tiny"]
+        for record in metrics(root / run)[::2]:
+            correct = json.loads((root / run / f"validation/step_{record['step']}.json").read_text())["tiny"]
+            assert correct.keys() == start.keys()
+            assert sum(correct.values()) / (2 * len(correct)) == record["val/tiny/avg@2"]
+            hard = [correct[problem] / 2 for problem, before in start.items() if before == 0]
+            assert (sum(hard) / len(hard) if hard else None) == record.get("val/tiny/acc_hard")
+
+
+def test_prompts_solved_for_the_first_time_are_counted_over_the_whole_run(root):
+    for run in ("whole", "halves"):
+        solved = set()
+        for record in metrics(root / run)[1:]:
+            lines = (root / run / f"rollouts/step_{record['step']}.jsonl").read_text().splitlines()
+            groups = [json.loads(line) for line in lines]
+            new = {
+                group["prompt"]["index"] for group in groups if any(one["acc"] for one in group["responses"])
+            } - solved
+            assert len(new) == record["sample/first_solves"]
+            solved |= new
+        assert len(solved) <= ROWS
+
+
 def test_the_newest_and_the_best_are_left(root):
     records = metrics(root / "whole")
     scores = {record["step"]: record["val/tiny/avg@2"] for record in records[1:] if "val/tiny/avg@2" in record}

@@ -1,0 +1,132 @@
+"""`da3po doctor`: is everything here that a run needs?"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from da3po_cli.commands.completion import complete_config, complete_setting
+from da3po_cli.config.presets import preset_names
+from da3po_cli.errors import ConfigErrors, EnvironmentProblem
+from da3po_cli.output import Out, wants_colour
+
+if TYPE_CHECKING:
+    from da3po_cli.doctor.findings import Context, Finding
+
+_EPILOG = """\b
+Examples:
+  da3po doctor                            for the config that `da3po train` takes here
+  da3po doctor -c qwen3-4b fp8.format=hybrid fp8.recipe=blockwise
+  da3po doctor --json
+
+\b
+Exit codes: 0 a run can start (there may be warnings), 3 something that this config needs is missing or broken."""
+
+NAME_WIDTH = 18
+_COLOURS = {"ok": "32", "warn": "33", "fail": "1;31"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the app."""
+    app.command("doctor", epilog=_EPILOG)(doctor)
+
+
+def doctor(
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...", help="Config keys, such as fp8.format=hybrid.", autocompletion=complete_setting
+        ),
+    ] = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="NAME|FILE",
+            help=f"Preset ({', '.join(preset_names())}) or YAML file; what train takes by default.",
+            autocompletion=complete_config,
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only what is not ok.")] = False,
+) -> None:
+    """Check the machine, the packages, the GPUs and the hub for what a run of this config needs."""
+    from da3po_cli.doctor.table import run
+
+    out = Out.choose(json=json, quiet=quiet)
+    context = make_context(out, config or [], overrides or [])
+    colour = wants_colour(sys.stdout)
+    found: list[tuple[str, Finding]] = []
+    for group, finding in run(context):
+        found.append((group, finding))
+        if finding.status != "ok" or not quiet:
+            out.data("\n".join(lines(finding, colour=colour)))
+    counts = Counter(finding.status for _, finding in found)
+    lacking = [finding.name for _, finding in found if finding.status == "fail" and finding.needed]
+    summary = {status: counts[status] for status in ("ok", "warn", "fail")}
+    out.event(
+        "doctor",
+        ready=not lacking,
+        config=context.chosen,
+        summary=summary,
+        checks=[record(group, finding) for group, finding in found],
+    )
+    if lacking:
+        raise EnvironmentProblem(
+            f"a run of this config cannot start here: {', '.join(dict.fromkeys(lacking))}",
+            where=context.chosen,
+            hint="the lines marked fail say how to mend each",
+        )
+    out.say(f"\na run of this config can start: {', '.join(f'{count} {status}' for status, count in summary.items())}")
+
+
+def make_context(out: Out, files: list[str], overrides: list[str]) -> Context:
+    """What the checks are about: the config that `train` would take, and this machine.
+
+    Raises:
+        ConfigErrors: the config cannot be read. What does not fit the machine is a finding.
+    """
+    from da3po_cli.config.checks import check
+    from da3po_cli.config.devices import compute_capability, cuda_devices
+    from da3po_cli.config.load import resolve
+    from da3po_cli.doctor.findings import Context
+    from da3po_cli.doctor.probe import PROBES
+    from da3po_cli.doctor.probing import Probes
+
+    devices = cuda_devices()
+    named = [part.strip() for part in os.environ.get("DA3PO_CONFIG", "").split(",") if part.strip()]
+    if files:
+        chosen = f"--config {' --config '.join(files)}"
+    elif named:
+        files, chosen = named, f"DA3PO_CONFIG={','.join(named)}"
+    else:
+        files = ["qwen3-4b" if devices.cuda else "demo"]
+        chosen = f"the preset {files[0]}, {devices.why}"
+    loaded = resolve(files, overrides)
+    if loaded.problems:
+        raise ConfigErrors(list(loaded.problems))
+    fp8 = loaded.config.fp8.format != "none" or loaded.config.rollout.quantization is not None
+    capability = compute_capability() if fp8 and devices.cuda else None
+    problems = check(loaded.config, devices=devices.cuda, capability=capability)
+    return Context(loaded.config, devices, os.environ, Probes(list(PROBES), out.say), tuple(problems), chosen)
+
+
+def lines(finding: Finding, *, colour: bool = False) -> list[str]:
+    """A finding as text: one line, and one more for its fix."""
+    status = f"{finding.status:<4}"
+    if colour:
+        status = f"\033[{_COLOURS[finding.status]}m{status}\033[0m"
+    spare = " (this config does not need it)" if finding.status == "fail" and not finding.needed else ""
+    first = f"{status}  {finding.name:<{NAME_WIDTH}}{finding.found}{spare}"
+    return [first, f"      {'':<{NAME_WIDTH}}fix: {finding.fix}"] if finding.fix else [first]
+
+
+def record(group: str, finding: Finding) -> dict[str, Any]:
+    """A finding for --json: name, group, status, found, fix, needed, details."""
+    return {"group": group, **asdict(finding)}

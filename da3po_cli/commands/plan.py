@@ -1,0 +1,231 @@
+"""`da3po plan`: what a config takes, before anything is started; from config.json alone."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from da3po_cli.commands.completion import complete_config, complete_run, complete_setting
+from da3po_cli.commands.options import Json, Quiet
+from da3po_cli.config.presets import preset_names
+from da3po_cli.errors import ConfigErrors, UsageError
+from da3po_cli.output import Out
+
+if TYPE_CHECKING:
+    from da3po_cli.config.schema import Config
+    from da3po_cli.planning.batch import Measured
+    from da3po_cli.planning.estimate import Estimate, Machine
+    from da3po_cli.planning.layouts import Candidate
+
+_EPILOG = """\b
+Examples:
+  da3po plan -c demo                                  memory of the CPU demo
+  da3po plan -c qwen3-8b --gpus 8                     layouts of 8 GPUs that fit, ranked
+  da3po plan -c qwen3-4b --gpus 16 --gpu-memory 40 train.recompute=true --json"""
+_LAYOUT_KEYS = ("parallel", "rollout.tensor")  # problems of these do not matter where a layout is looked for
+_PLANNED = ("rollout", "train", "parallel", "algo", "fp8", "model")  # sections that a plan depends on
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the app."""
+    app.command("plan", epilog=_EPILOG)(plan)
+
+
+def plan(
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE", help="Config keys, such as train.recompute=true.", autocompletion=complete_setting
+        ),
+    ] = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="NAME|FILE",
+            help=f"Preset ({', '.join(preset_names())}) or YAML file; repeatable, later ones win.",
+            autocompletion=complete_config,
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="PATH", help="Hugging Face directory, hub id, or demo.")
+    ] = None,
+    gpus: Annotated[
+        int | None, typer.Option("--gpus", metavar="N", min=1, help="Plan for N GPUs and rank the layouts of them.")
+    ] = None,
+    gpu_memory: Annotated[
+        float | None,
+        typer.Option(
+            "--gpu-memory", metavar="GIB", min=1, help="Memory of a GPU; by default what is here, with --gpus 80."
+        ),
+    ] = None,
+    run: Annotated[
+        str | None,
+        typer.Option(
+            "--run",
+            metavar="RUN",
+            help="Take lengths and the kept share from this run, in place of assumptions.",
+            autocompletion=complete_run,
+        ),
+    ] = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Print what a run takes: batch arithmetic, memory by part, bytes moved, disk, and layouts that fit."""
+    from da3po_cli.config.devices import cuda_devices
+    from da3po_cli.config.load import resolve
+    from da3po_cli.planning.machine import machine
+
+    out = Out.choose(json=json, quiet=quiet)
+    place = machine(cuda_devices().cuda, gpus, gpu_memory)
+    files = config or ["qwen3-4b" if place.gpus else "demo"]
+    if not config:
+        out.say(f"no --config: using the preset {files[0]}")
+    loaded = resolve(files, overrides or [], {"model.path": model}, os.environ)
+    if loaded.problems:
+        raise ConfigErrors(list(loaded.problems))
+    typed = [*(f"-c {shlex.quote(name)}" for name in files), *([f"--model {shlex.quote(model)}"] if model else [])]
+    typed += [shlex.quote(token) for token in overrides or [] if not token.startswith(("parallel.", "rollout.tensor="))]
+    _show(out, loaded.config, place, _measured(run), " ".join(typed), search=gpus is not None)
+
+
+def _show(out: Out, config: Config, machine: Machine, measured: Measured | None, typed: str, *, search: bool) -> None:
+    """Print the plan of the config's own layout, and with `search` the layouts that are better or as good."""
+    from dataclasses import asdict
+
+    from da3po_cli.planning import show
+    from da3po_cli.planning.estimate import estimate
+    from da3po_cli.planning.known import planned_facts
+    from da3po_cli.planning.layouts import rank_layouts
+    from da3po_cli.planning.shape import shape_of
+
+    refused = _problems(config, machine, search=search)
+    facts, source = planned_facts(config.model.path)
+    if facts is None:
+        raise UsageError(
+            f"the config.json of {config.model.path} is not on this machine",
+            where="model.path",
+            hint="--model DIR, or download it into the Hugging Face cache: hf download "
+            f"{config.model.path} config.json",
+        )
+    shape = shape_of(facts)
+    refused = refused or _model_problems(config, machine, facts, search=search)
+    candidates = rank_layouts(config, shape, facts, machine, measured) if search else []
+    own = None if refused else estimate(config, shape, machine, measured)
+    if own is None and not candidates:
+        raise ConfigErrors(refused)
+    best = candidates[0] if candidates and candidates[0].fits else None
+    chosen = own if own is not None and (own.fits or best is None) else best.found if best else candidates[0].found
+    about = {"path": config.model.path, "parameters": shape.parameters, "source": source, **asdict(shape)}
+    command = f"da3po train {typed} {' '.join(best.overrides)}" if best else None
+    out.event(
+        "plan",
+        model=about,
+        refused=[problem.message for problem in refused],
+        own=None if own is None else show.values(own),
+        chosen=show.values(chosen),
+        layouts=[show.candidate_values(candidate) for candidate in candidates],
+        command=command,
+    )
+    out.table(
+        [
+            ("model", f"{config.model.path} ({show.model_text(facts, shape, source)}), {config.model.dtype}"),
+            *_layout_rows(chosen, own),
+            *show.rows(chosen),
+        ]
+    )
+    out.data("\n" + "\n".join(show.memory_lines(chosen)))
+    out.data(show.verdict(chosen))
+    if own is not None and chosen is not own:
+        out.data(f"the config's own layout {_layout(own)}: {show.verdict(own)}")
+    for problem in refused:
+        out.data(f"the config's own layout is refused: {problem.message}")
+    if candidates:
+        out.data("\n" + "\n".join(show.layout_lines(candidates)))
+        out.data(_advice(candidates, command))
+
+
+def _advice(candidates: list[Candidate], command: str | None) -> str:
+    from da3po_cli.planning import show
+
+    if command is not None:
+        return f"\nbest layout: {command}"
+    return f"\nno layout fits; the nearest one {show.verdict(candidates[0].found)}"
+
+
+def _layout(found: Estimate) -> str:
+    where = found.where
+    return f"tensor {where.tensor} x pipeline {where.pipeline} x data {where.data}"
+
+
+def _layout_rows(found: Estimate, own: Estimate | None) -> list[tuple[str, str]]:
+    from da3po_cli.planning.estimate import GIB
+
+    where, config, batch, gpus = found.where, found.config, found.batch, found.machine.gpus
+    place = f"{gpus} GPU(s) of {found.machine.memory / GIB:g} GiB" if gpus else "a CPU"
+    whose = "" if found is own else " (best)"
+    layers = "TransformerEngine's layers" if found.fused else "Megatron's own layers"
+    return [
+        (
+            "layout",
+            f"{where.world} rank(s) = {_layout(found)}{whose} on {place}; {where.engines} rollout engine(s) of "
+            f"{where.rollout_tensor}; {layers}",
+        ),
+        ("step", f"{batch.prompts} prompts x {config.rollout.group_size} = {batch.responses} responses"),
+        (
+            "updates",
+            f"{batch.updates} per step, each {config.train.mini_batch_prompts} x {config.rollout.group_size} = "
+            f"{batch.mini_responses} responses, {batch.rank_responses} per data-parallel rank",
+        ),
+    ]
+
+
+def _problems(config: Config, machine: Machine, *, search: bool) -> list[UsageError]:
+    """Problems of the config's own layout, to be told; only with `search`, since without it there is no other.
+
+    Raises:
+        ConfigErrors: the others, of the sections that a plan depends on.
+    """
+    from da3po_cli.config.checks import check
+
+    found = [
+        problem
+        for problem in check(config, devices=machine.gpus)
+        if (problem.where or "").partition(".")[0] in _PLANNED
+    ]
+    return _sorted_out(found, search)
+
+
+def _model_problems(config: Config, machine: Machine, facts: Any, *, search: bool) -> list[UsageError]:
+    """The same for the rules that need the model, which `check` knows only where its config.json is here."""
+    from da3po_cli.config.checks_layout import model_rules
+    from da3po_cli.config.plan import layout
+
+    if facts.directory is not None:
+        return []
+    return _sorted_out(list(model_rules(facts, layout(config, devices=machine.gpus), config)), search)
+
+
+def _sorted_out(found: list[UsageError], search: bool) -> list[UsageError]:
+    serious = [problem for problem in found if not (search and (problem.where or "").startswith(_LAYOUT_KEYS))]
+    if serious:
+        raise ConfigErrors(serious)
+    return found
+
+
+def _measured(run: str | None) -> Measured | None:
+    """The mean kept share and sequence length of a run.
+
+    Raises:
+        UsageError: there is no such run, or it has no step yet.
+    """
+    if run is None:
+        return None
+    from da3po_cli.planning.measured import measured_in
+    from da3po_cli.runs import find_run
+
+    return measured_in(find_run(run))

@@ -1,0 +1,260 @@
+"""Ends a job in which no rank gets on, with the stacks of all ranks and the name of the one that is behind.
+
+    beat(), tick()  ->  rank_K.beat  ->  a thread in every rank  ->  rank_K.stacks.txt, rank_K.error.json, exit code 3
+
+Every rank notes what it does in a small file of fixed size beside its logs: its phase, and a count that goes up with
+each engine step and micro-batch. One rank that stops soon stops its peers, which wait for it in a collective (torch
+would let them for half an hour), so only when no file has changed for `health.stall_timeout` seconds the job is
+stalled, and the rank with the fewest phases is behind. All ranks watch, under any launcher: whichever notices first
+has the others on its machine write their stacks. A rank that was stopped by a signal cannot: it is woken for it.
+
+`kill -USR1 PID` writes the stacks of a rank at any time, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from da3po_cli.errors import Da3poError, EnvironmentProblem
+
+DUMP = signal.SIGUSR1
+SIZE = 512  # bytes of a beat file; it is written in place, so a full disk does not stop the beats
+SPARE = 32 << 10  # bytes that a rank frees when it ends, for the report of its error on a full disk
+DUMP_SECONDS = 5.0  # longest wait for the stacks of the other ranks
+DOWNLOAD = "download"  # the one phase without a limit: it is the network's
+DONE = "done"
+
+Report = Callable[[Da3poError, int], None]
+
+
+@dataclass(frozen=True)
+class Beat:
+    """What a rank says of itself."""
+
+    rank: int
+    pid: int
+    host: str
+    born: str = ""  # start time of the process as the kernel counts it: a process id may be given out again
+    phases: int = 0  # so far; ranks run the same ones, so a lower number is behind
+    ticks: int = 0
+    step: int = 0
+    phase: str = "start"
+    detail: str = ""
+
+
+class _Heart:
+    """This rank's beat file."""
+
+    def __init__(self, file: Path, rank: int) -> None:
+        self._beat = Beat(rank, os.getpid(), socket.gethostname(), process_state(os.getpid())[1])
+        self._handle = os.open(file, os.O_WRONLY | os.O_CREAT, 0o644)
+        self._written = 0.0
+        self._write()
+
+    def beat(self, phase: str, detail: str, step: int | None) -> None:
+        beat = self._beat
+        step = beat.step if step is None else step
+        self._beat = replace(beat, phases=beat.phases + 1, step=step, phase=phase, detail=detail[:80])
+        self._write()
+
+    def tick(self) -> None:
+        self._beat = replace(self._beat, ticks=self._beat.ticks + 1)
+        if time.monotonic() - self._written > 0.5:
+            self._write()
+
+    def _write(self) -> None:
+        self._written = time.monotonic()
+        text = json.dumps(asdict(self._beat)).encode()
+        with contextlib.suppress(OSError):
+            os.pwrite(self._handle, text.ljust(SIZE - 1) + b"\n", 0)
+
+    def close(self) -> None:
+        self.beat(DONE, "", None)
+        os.close(self._handle)
+
+
+_heart: _Heart | None = None
+
+
+def beat(phase: str, detail: str = "", *, step: int | None = None) -> None:
+    """This rank begins `phase` (of `step`, if another one than before); nothing outside of `watch`."""
+    if _heart is not None:
+        _heart.beat(phase, detail, step)
+
+
+def tick() -> None:
+    """This rank got on within its phase. Costs a microsecond."""
+    if _heart is not None:
+        _heart.tick()
+
+
+def read_beats(logs: Path) -> list[Beat]:
+    """The beats of all ranks that write to this directory, by rank."""
+    found: list[Beat] = []
+    for file in logs.glob("rank_*.beat"):
+        with contextlib.suppress(OSError, ValueError, TypeError):  # one that is just being made
+            found.append(Beat(**json.loads(file.read_text(encoding="utf-8"))))
+    return sorted(found, key=lambda one: one.rank)
+
+
+def collective_timeout(stall_timeout: float) -> float:
+    """Seconds that torch's collectives wait for a rank: long enough for the watchdog to be the first to tell."""
+    return max(1800.0, stall_timeout + 300.0)
+
+
+def process_state(pid: int) -> tuple[str, str]:
+    """(state letter of the process, its start time) by the kernel; both empty where there is no such process."""
+    if not Path("/proc/self/stat").exists():  # not Linux
+        return "?", ""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return "", ""
+    return fields[0], fields[19]
+
+
+# ------------------------------------------------------------------------------------------------------------ watching
+
+
+@contextlib.contextmanager
+def watch(logs: Path, rank: int, timeout: float, report: Report) -> Iterator[None]:
+    """Keep the beats of this rank, and watch those of all while the body runs.
+
+    Args:
+        logs: directory of the attempt's logs.
+        timeout: seconds; 0 only keeps the beats.
+        report: told the error and the rank that is behind, before this process ends with the error's exit code.
+    """
+    global _heart
+    logs.mkdir(parents=True, exist_ok=True)
+    spare, stacks = logs / f".rank_{rank}.spare", logs / f"rank_{rank}.stacks.txt"
+    (logs / f"stalled.{socket.gethostname()}").unlink(missing_ok=True)  # of ranks before this one's restart
+    with contextlib.suppress(OSError):
+        spare.write_bytes(b"\0" * SPARE)
+    _heart = _Heart(logs / f"rank_{rank}.beat", rank)
+    handle = os.open(stacks, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    faulthandler.register(DUMP, file=handle, all_threads=True)
+    watching = _Watch(logs, rank, timeout, report)
+    try:
+        if timeout > 0:
+            watching.start()
+        yield
+    finally:
+        watching.stop()
+        faulthandler.unregister(DUMP)
+        os.close(handle)
+        _heart.close()
+        _heart = None
+        with contextlib.suppress(OSError):
+            spare.unlink(missing_ok=True)
+            if not stacks.stat().st_size:
+                stacks.unlink()
+
+
+class _Watch(threading.Thread):
+    """The thread of one rank that looks at the beats of all."""
+
+    def __init__(self, logs: Path, rank: int, timeout: float, report: Report) -> None:
+        super().__init__(name="watchdog", daemon=True)
+        self._logs, self._rank, self._timeout, self._report = logs, rank, timeout, report
+        self._period = min(2.0, timeout / 10)
+        self._over = threading.Event()
+
+    def stop(self) -> None:
+        self._over.set()
+
+    def run(self) -> None:
+        beats: dict[int, Beat] = {}
+        changed: dict[int, float] = {}
+        looked = time.monotonic()
+        while not self._over.wait(self._period):
+            now = time.monotonic()
+            pause = now - looked
+            if pause > 3 * self._period + 1:  # this process itself was stopped: of that time it knows nothing
+                changed = {rank: when + pause for rank, when in changed.items()}
+            looked = now
+            for one in read_beats(self._logs):
+                if beats.get(one.rank) != one:
+                    beats[one.rank], changed[one.rank] = one, now
+            busy = [one for one in beats.values() if one.phase != DONE]
+            waits = any(one.phase == DOWNLOAD for one in busy)
+            if busy and not waits and now - max(changed.values()) > self._timeout:
+                self._end(busy, changed)
+
+    def _end(self, beats: Sequence[Beat], changed: dict[int, float]) -> None:
+        here = [one for one in beats if one.host == socket.gethostname()]
+        try:
+            os.close(os.open(self._logs / f"stalled.{socket.gethostname()}", os.O_CREAT | os.O_EXCL, 0o644))
+        except FileExistsError:  # another rank of this machine is at it, and the launcher will end this one
+            time.sleep(2 * DUMP_SECONDS)
+            os._exit(EnvironmentProblem.exit_code)
+        except OSError:  # a full disk: every rank reports
+            pass
+        states = {one.rank: process_state(one.pid)[0] for one in here}
+        late = behind(beats, states, changed)
+        error = stall_error(late, states.get(late.rank, "?"), self._timeout, self._logs, alone=len(beats) == 1)
+        dump_stacks(here, self._logs)
+        self._report(error, late.rank)
+        os._exit(error.exit_code)
+
+
+def behind(beats: Sequence[Beat], states: dict[int, str], changed: dict[int, float]) -> Beat:
+    """The rank that the others wait for: the fewest phases; of several a stopped one, or who was silent first."""
+    return min(beats, key=lambda one: (one.phases, states.get(one.rank) not in ("T", "t"), changed[one.rank]))
+
+
+def stall_error(late: Beat, state: str, timeout: float, logs: Path, *, alone: bool) -> EnvironmentProblem:
+    """What a user reads. The launcher puts the rank before it.
+
+    Args:
+        state: letter of its process; "?" where it is on another machine.
+        alone: the job has one rank.
+    """
+    why = {
+        "T": ", and its process is stopped (SIGSTOP)",
+        "t": ", and its process is held by a debugger",
+        "Z": ", and its process is gone",
+        "": ", and its process is gone",
+    }.get(state, "")
+    doing = f"{late.phase} ({late.detail})" if late.detail else late.phase
+    who = "" if alone else "this rank is behind, "
+    return EnvironmentProblem(
+        f"no progress for {timeout:g} s: {who}in {doing} of step {late.step}{why}",
+        where=f"stacks of all ranks in {logs}/rank_*.stacks.txt",
+        hint="go on with --resume; where a phase needs more time, raise health.stall_timeout",
+    )
+
+
+def dump_stacks(beats: Sequence[Beat], logs: Path) -> None:
+    """Have the processes write rank_K.stacks.txt, stopped ones too, and wait until they have (DUMP_SECONDS at most)."""
+    asked: dict[Path, int] = {}
+    for one in beats:
+        state, born = process_state(one.pid)
+        if state in ("", "Z") or born != one.born:
+            continue
+        file = logs / f"rank_{one.rank}.stacks.txt"
+        with contextlib.suppress(OSError):
+            asked[file] = file.stat().st_size
+            os.kill(one.pid, DUMP)
+            os.kill(one.pid, signal.SIGCONT)  # it does nothing to a process that runs
+    deadline = time.monotonic() + DUMP_SECONDS
+    while time.monotonic() < deadline and any(_size(file) <= before for file, before in asked.items()):
+        time.sleep(0.05)
+    time.sleep(0.1)  # a stack in work is written in one go
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0
