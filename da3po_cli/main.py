@@ -29,18 +29,21 @@ from da3po_cli.commands import (
 )
 from da3po_cli.commands.usage import is_help, is_usage, usage_error
 from da3po_cli.errors import Da3poError, Terminated, UsageError
-from da3po_cli.output import print_error, wants_colour
+from da3po_cli.output import print_error, redact, wants_colour
 
 _EPILOG = """\b
 Examples:
   da3po train                                  the demo on a CPU, qwen3-4b on CUDA devices
   da3po train --algo da3po --lambda 2.0 --dry-run
   da3po train -c qwen3-8b parallel.tensor=4 train.lr=5e-7
+  da3po doctor                                 is everything here that a run needs?
+  da3po --install-completion                   TAB for commands, algorithms, configs, runs and keys
 
 \b
 Exit codes: 0 ok, 1 bug, 2 usage or config, 3 environment, 4 gate not met, 5 diverged, 130/143 interrupted.
 Environment: DA3PO_CONFIG (presets or files, comma-separated), DA3PO_RUNS (directory of runs, default ./runs),
-DA3PO_HOME (cache), DA3PO_DEBUG=1 (tracebacks), DA3PO_SECTION__KEY (any config key), NO_COLOR."""
+DA3PO_HOME (cache), DA3PO_BENCH_DIR (benchmark files), DA3PO_DEBUG=1 (tracebacks), DA3PO_SECTION__KEY (any config key),
+NO_COLOR."""
 
 
 def _version(asked: bool) -> None:
@@ -103,7 +106,7 @@ def execute(arguments: list[str]) -> int:
         return done.code if isinstance(done.code, int) else 0 if done.code is None else 1
     except Da3poError as error:
         if debug:
-            traceback.print_exc()
+            _traceback()
         print_error(error, as_json=as_json)
         return error.exit_code
     except KeyboardInterrupt:
@@ -120,12 +123,17 @@ def execute(arguments: list[str]) -> int:
         if is_usage(error):
             print_error(usage_error(error, arguments), as_json=as_json)
             return UsageError.exit_code
-        traceback.print_exc()
+        _traceback()
         bug = Da3poError(
             f"{type(error).__name__}: {error}", hint="this is a bug in da3po: please report the lines above"
         )
         print_error(bug, as_json=as_json)
         return 1
+
+
+def _traceback() -> None:
+    """The traceback of the present exception, on stderr; libraries put addresses and tokens into theirs."""
+    sys.stderr.write(redact(traceback.format_exc()))
 
 
 def _terminate(_number: int, _frame: FrameType | None) -> None:

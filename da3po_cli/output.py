@@ -131,8 +131,8 @@ def error_record(error: Da3poError) -> dict[str, Any]:
 
 
 def print_error(error: Da3poError, *, as_json: bool) -> None:
-    """The error on stderr, and with --json as an object on stdout. Without secrets: it may quote what a user typed."""
-    if as_json:
+    """The error on stderr, and with --json as an object on rank 0's stdout. Without secrets: it may quote the user."""
+    if as_json and rank() == 0:
         print(redact(json.dumps({"error": error_record(error)}, default=str)), flush=True)  # noqa: T201
     prefix = f"rank {rank()}: " if rank() else ""
     lines = [redact(line) for line in error_lines(error)]

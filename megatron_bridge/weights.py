@@ -110,10 +110,15 @@ class HFFiles:
         self._stack.close()
 
     def _file(self, name: str) -> Any:
-        from safetensors import safe_open
+        from safetensors import SafetensorError, safe_open
 
         if name not in self._open:
-            handle = safe_open(str(self.directory / name), framework="pt", device="cpu")
+            try:
+                handle = safe_open(str(self.directory / name), framework="pt", device="cpu")
+            except (SafetensorError, OSError) as error:
+                raise UsageError(
+                    f"cannot read {name}: {error}", where=str(self.directory / name), hint="download it again"
+                ) from error
             self._open[name] = self._stack.enter_context(handle)
         return self._open[name]
 

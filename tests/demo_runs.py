@@ -44,6 +44,13 @@ def finish(job: subprocess.Popen[str], code: int = 0, *, timeout: float = 600) -
     return out, err
 
 
+def da3po(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command that must succeed."""
+    job = start(root, *arguments)
+    out, err = finish(job)
+    return subprocess.CompletedProcess(job.args, job.returncode, out, err)
+
+
 def train(root: Path, *arguments: str, code: int = 0, path: Path | None = None) -> str:
     """Run `da3po train ARGUMENTS`; what it says."""
     return finish(start(root, "train", *arguments, path=path), code)[1]

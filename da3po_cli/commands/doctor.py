@@ -27,7 +27,7 @@ Examples:
 \b
 Exit codes: 0 a run can start (there may be warnings), 3 something that this config needs is missing or broken."""
 
-NAME_WIDTH = 18
+NAME_WIDTH = 20
 _COLOURS = {"ok": "32", "warn": "33", "fail": "1;31"}
 
 

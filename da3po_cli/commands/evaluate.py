@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,15 +10,11 @@ from typer.core import TyperGroup
 
 from da3po_cli.commands.completion import complete_bench, complete_model, complete_setting, complete_template
 from da3po_cli.commands.options import Json, Quiet
-from da3po_cli.errors import Da3poError, Terminated, UsageError
+from da3po_cli.errors import UsageError
 from da3po_cli.output import Out
 
 if TYPE_CHECKING:
-    from da3po_cli.config.schema import Config
-    from da3po_cli.evals.registry import Benchmark
     from da3po_cli.evals.result import Result
-    from da3po_cli.evals.tasks import Asked, Job
-    from da3po_cli.runs.locate import Checkpoint
 
 _EPILOG = """\b
 Examples:
@@ -123,6 +118,7 @@ def evaluate(
     from da3po_cli.evals.registry import choose, load_registry
     from da3po_cli.evals.result import warnings_of, write_results
     from da3po_cli.evals.tasks import Asked
+    from da3po_cli.runtime.targets import find_target, make_job, newest, run
 
     talk = Out.choose(json=json, quiet=quiet)
     _check_counts({"--k": k, "--max-tokens": max_tokens, "--limit": limit})
@@ -131,10 +127,10 @@ def evaluate(
     for one in benches:
         load_problems(one, bench_dir)  # what is missing shows before the first engine starts
     results: list[Result] = []
-    for name in model or [_newest(talk)]:
+    for name in model or [newest(talk)]:
         target = find_target(name, benches, overrides or [])
         job = make_job(target, benches, asked, overrides or [], bench_dir)
-        result = _run(talk, job, target.config, keep=save_samples, fresh=fresh)
+        result = run(talk, job, target.config, keep=save_samples, fresh=fresh)
         if result is not None:
             results.append(result)
     if not results:  # a rank above 0
@@ -187,177 +183,7 @@ def compare(
     )
 
 
-# ---------------------------------------------------------------------------------------------------- what is evaluated
-
-
-@dataclass(frozen=True)
-class Target:
-    """A model that is evaluated, with the config that says how."""
-
-    name: str
-    checkpoint: Checkpoint | None
-    """None: the weights of config.model.path."""
-    config: Config
-
-
-def _newest(talk: Out) -> str:
-    from da3po_cli.runs import latest_run
-
-    newest = latest_run()
-    if newest is None:
-        raise UsageError("no --model and no run to take", where="--model", hint="--model RUN or a model directory")
-    talk.say(f"no --model: the newest run, {newest.path}")
-    return str(newest.path)
-
-
-def find_target(model: str, benches: list[Benchmark], overrides: list[str]) -> Target:
-    """What `--model` means: a Hugging Face directory or hub id, else a run or one of its checkpoints.
-
-    Raises:
-        UsageError: none of these.
-        ConfigErrors: an override is wrong.
-    """
-    from da3po_cli.config.devices import cuda_devices
-    from da3po_cli.config.load import load_config
-    from da3po_cli.config.models import is_hub_id
-    from da3po_cli.config.plan import layout, with_layout
-    from da3po_cli.runtime.launch import outer_launcher
-
-    place, devices = outer_launcher(), cuda_devices().cuda
-    one_engine = {"parallel.tensor": 1, "parallel.pipeline": 1, "parallel.virtual_pipeline": 1}
-    flags: dict[str, Any] = dict(one_engine)
-    checkpoint = None if (Path(model) / "config.json").is_file() or is_hub_id(model) else _checkpoint(model)
-    if checkpoint is None:
-        demo = model == "demo" or {bench.name for bench in benches} == {"arith"}
-        name, files, flags["model.path"] = Path(model).name, ["demo"] if demo else [], model
-    else:
-        name, files = f"{checkpoint.run.name}@{checkpoint.step}", [str(checkpoint.run.config_file)]
-    loaded = load_config(files, overrides, flags)
-    if checkpoint is None and not devices and loaded.sources.get("model.dtype", "default").startswith("default"):
-        flags["model.dtype"] = "float32"  # few CPUs multiply bfloat16
-        loaded = load_config(files, overrides, flags)
-    world = place.world if place else None
-    config = loaded.config
-    if not any(token.startswith("parallel.data=") for token in overrides):
-        config = _any_data(config)
-    where = layout(config, devices=devices, world=world)
-    config = with_layout(config, where)
-    if where.world % config.rollout.tensor:
-        raise UsageError(
-            f"{where.world} ranks cannot be split into engines of {config.rollout.tensor}",
-            where="rollout.tensor",
-            hint=f"rollout.tensor=1, or another divisor of {where.world}",
-        )
-    return Target(name, checkpoint, config)
-
-
-def _checkpoint(model: str) -> Checkpoint | None:
-    """The run's checkpoint that `model` names; None for `demo` where no run is called so: the shipped model."""
-    from da3po_cli.runs.locate import find_checkpoint
-
-    try:
-        return find_checkpoint(model)
-    except UsageError as error:
-        if model == "demo" and "no run called" in error.message:
-            return None
-        raise UsageError(
-            f"{model!r} is no model: no directory with a config.json, no hub id, and {error.message}",
-            where="--model",
-            hint=error.hint,
-        ) from error
-
-
-def _any_data(config: Config) -> Config:
-    """Without the run's own number of ranks: an evaluation takes what this machine has."""
-    from dataclasses import replace
-
-    return replace(config, parallel=replace(config.parallel, data=None))
-
-
-def make_job(
-    target: Target, benches: list[Benchmark], asked: Asked, overrides: list[str], bench_dir: Path | None
-) -> Job:
-    """The evaluation of one model, nothing left open."""
-    from da3po_cli.evals.identity import checkpoint_fingerprint, code_fingerprint, directory_fingerprint
-    from da3po_cli.evals.problems import load_problems
-    from da3po_cli.evals.tasks import Job, Model, resolve
-    from da3po_cli.runs import versions
-    from da3po_cli.runtime.models import local_model
-
-    config, checkpoint = target.config, target.checkpoint
-    asked = _with_overrides(asked, config, overrides)
-    tasks = []
-    for bench in benches:
-        own = config.validation.prompts if bench.k is None else None  # with the sampling also its size is the config's
-        problems = load_problems(bench, bench_dir, asked.limit or own)
-        tasks.append(resolve(bench, problems, config, asked, is_run=checkpoint is not None))
-    hf_dir = local_model(config.model.path).absolute()
-    if checkpoint is None:
-        model = Model(target.name, str(hf_dir), directory_fingerprint(hf_dir))
-    else:
-        weights = checkpoint_fingerprint(checkpoint.path, hf_dir)
-        path = str(checkpoint.path.absolute())
-        model = Model(target.name, str(hf_dir), weights, checkpoint.run.name, checkpoint.step, path)
-    engine = {
-        "dtype": config.model.dtype,
-        "quantization": config.rollout.quantization,
-        "stop_tokens": config.data.stop_tokens,
-        "versions": versions(),
-        "code": code_fingerprint(),
-    }
-    return Job(model, tuple(tasks), engine)
-
-
-def _with_overrides(asked: Asked, config: Config, overrides: list[str]) -> Asked:
-    """`validation.samples=4` and the like count as the flags --k and so on: benchmarks have values of their own."""
-    from dataclasses import replace
-
-    given = {token.partition("=")[0].strip() for token in overrides}
-    values = {
-        "k": ("validation.samples", config.validation.samples),
-        "temperature": ("validation.temperature", config.validation.temperature),
-        "top_p": ("validation.top_p", config.validation.top_p),
-        "limit": ("validation.prompts", config.validation.prompts),
-        "max_tokens": ("rollout.max_tokens", config.rollout.max_tokens),
-        "template": ("data.template", config.data.template),
-    }
-    chosen = {field: value for field, (key, value) in values.items() if key in given and getattr(asked, field) is None}
-    return replace(asked, **chosen)
-
-
-# ---------------------------------------------------------------------------------------------------------- run, show
-
-
-def _run(talk: Out, job: Job, config: Config, *, keep: bool, fresh: bool) -> Result | None:
-    from da3po_cli.runs import runs_root
-    from da3po_cli.runtime.evaluation import directory_of, evaluate, finished, forget
-
-    directory = directory_of(job, runs_root() / "evals")
-    if fresh and talk.rank == 0:
-        forget(directory)
-    # a rank above 0 must not look at what rank 0 is deleting
-    earlier = None if fresh and talk.rank > 0 else finished(job, directory, with_samples=keep)
-    if earlier is not None:
-        talk.say(f"{job.model.name}: evaluated before, {directory / 'result.json'}; --fresh repeats it")
-        return earlier
-    samples = sum(len(task.problems) * task.sampling.n for task in job.tasks)
-    about = ", ".join(f"{task.title} {len(task.problems)} x {task.sampling.n}" for task in job.tasks)
-    talk.say(f"{job.model.name}: {samples} responses ({about}), in {directory}")
-    silent = talk.mode in ("json", "quiet")
-    try:
-        result = evaluate(job, config, directory, keep_samples=keep, silent=silent, json=talk.mode == "json")
-    except (KeyboardInterrupt, Terminated):
-        talk.say("\ninterrupted; the same command goes on from here")
-        raise
-    except Da3poError as error:
-        error.where = f"{job.model.name}: {error.where}" if error.where else job.model.name
-        raise
-    if result is not None:
-        for note in result["ran"].get("notes", []):
-            talk.warn(note)
-        if keep:
-            talk.say(f"samples: {directory / 'samples.jsonl'}")
-    return result
+# ---------------------------------------------------------------------------------------------------------- show
 
 
 def _show(talk: Out, results: list[Result], *, md: bool, csv: bool) -> None:

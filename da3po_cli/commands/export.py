@@ -10,6 +10,7 @@ import typer
 
 from da3po_cli.commands.completion import complete_checkpoint
 from da3po_cli.commands.options import Json, Quiet
+from da3po_cli.errors import UsageError
 from da3po_cli.output import Out
 
 _EPILOG = """\b
@@ -56,6 +57,8 @@ def export(
 
     out = Out.choose(json=json, quiet=quiet)
     checkpoint = find_checkpoint(run, step)
+    if out_dir.exists():  # said before torch is imported
+        raise UsageError(f"{out_dir} exists", where="OUT", hint="give a new directory, or remove it")
     loaded = resolve([str(checkpoint.run.config_file)], env={})
     for problem in loaded.problems:  # a key that another version of da3po knew is no reason to keep the weights back
         out.warn(f"{problem.message} in {checkpoint.run.config_file}: left out")

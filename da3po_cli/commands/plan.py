@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,7 @@ from da3po_cli.errors import ConfigErrors, UsageError
 from da3po_cli.output import Out
 
 if TYPE_CHECKING:
+    from da3po_cli.config.models import ModelFacts
     from da3po_cli.config.schema import Config
     from da3po_cli.planning.batch import Measured
     from da3po_cli.planning.estimate import Estimate, Machine
@@ -25,7 +26,7 @@ Examples:
   da3po plan -c demo                                  memory of the CPU demo
   da3po plan -c qwen3-8b --gpus 8                     layouts of 8 GPUs that fit, ranked
   da3po plan -c qwen3-4b --gpus 16 --gpu-memory 40 train.recompute=true --json"""
-_LAYOUT_KEYS = ("parallel", "rollout.tensor")  # problems of these do not matter where a layout is looked for
+_LAYOUT_KEYS = ("parallel.", "rollout.tensor=", "rollout.gpu_memory=")  # what a suggested layout sets
 _PLANNED = ("rollout", "train", "parallel", "algo", "fp8", "model")  # sections that a plan depends on
 
 
@@ -89,7 +90,7 @@ def plan(
     if loaded.problems:
         raise ConfigErrors(list(loaded.problems))
     typed = [*(f"-c {shlex.quote(name)}" for name in files), *([f"--model {shlex.quote(model)}"] if model else [])]
-    typed += [shlex.quote(token) for token in overrides or [] if not token.startswith(("parallel.", "rollout.tensor="))]
+    typed += [shlex.quote(token) for token in overrides or [] if not token.startswith(_LAYOUT_KEYS)]
     _show(out, loaded.config, place, _measured(run), " ".join(typed), search=gpus is not None)
 
 
@@ -103,7 +104,6 @@ def _show(out: Out, config: Config, machine: Machine, measured: Measured | None,
     from da3po_cli.planning.layouts import rank_layouts
     from da3po_cli.planning.shape import shape_of
 
-    refused = _problems(config, machine, search=search)
     facts, source = planned_facts(config.model.path)
     if facts is None:
         raise UsageError(
@@ -113,7 +113,7 @@ def _show(out: Out, config: Config, machine: Machine, measured: Measured | None,
             f"{config.model.path} config.json",
         )
     shape = shape_of(facts)
-    refused = refused or _model_problems(config, machine, facts, search=search)
+    refused = _refusals(config, machine, facts, search=search)
     candidates = rank_layouts(config, shape, facts, machine, measured) if search else []
     own = None if refused else estimate(config, shape, machine, measured)
     if own is None and not candidates:
@@ -184,37 +184,31 @@ def _layout_rows(found: Estimate, own: Estimate | None) -> list[tuple[str, str]]
     ]
 
 
-def _problems(config: Config, machine: Machine, *, search: bool) -> list[UsageError]:
-    """Problems of the config's own layout, to be told; only with `search`, since without it there is no other.
+def _refusals(config: Config, machine: Machine, facts: ModelFacts, *, search: bool) -> list[UsageError]:
+    """What is wrong with the config's own layout, to be told; only with `search`, since without it there is no other.
 
     Raises:
-        ConfigErrors: the others, of the sections that a plan depends on.
+        ConfigErrors: everything else that is wrong in the sections that a plan depends on.
     """
     from da3po_cli.config.checks import check
-
-    found = [
-        problem
-        for problem in check(config, devices=machine.gpus)
-        if (problem.where or "").partition(".")[0] in _PLANNED
-    ]
-    return _sorted_out(found, search)
-
-
-def _model_problems(config: Config, machine: Machine, facts: Any, *, search: bool) -> list[UsageError]:
-    """The same for the rules that need the model, which `check` knows only where its config.json is here."""
-    from da3po_cli.config.checks_layout import model_rules
+    from da3po_cli.config.checks_layout import layout_rules, model_rules, parallel_rules
     from da3po_cli.config.plan import layout
 
-    if facts.directory is not None:
-        return []
-    return _sorted_out(list(model_rules(facts, layout(config, devices=machine.gpus), config)), search)
-
-
-def _sorted_out(found: list[UsageError], search: bool) -> list[UsageError]:
-    serious = [problem for problem in found if not (search and (problem.where or "").startswith(_LAYOUT_KEYS))]
-    if serious:
-        raise ConfigErrors(serious)
-    return found
+    found = [one for one in check(config, devices=machine.gpus) if (one.where or "").partition(".")[0] in _PLANNED]
+    sizes = (config.parallel.tensor, config.parallel.pipeline, config.parallel.data or 1, config.rollout.tensor)
+    if min(sizes) < 1:  # no layout follows from these
+        raise ConfigErrors(found)
+    where = layout(config, devices=machine.gpus)
+    own = [
+        *parallel_rules(config.parallel, config.rollout, config.algo),
+        *layout_rules(where, config, machine.gpus, None),
+        *model_rules(facts, where, config),  # which `check` knows only of a model that is on this machine
+    ]
+    messages = {problem.message for problem in own}
+    serious = [problem for problem in found if problem.message not in messages]
+    if serious or (own and not search):
+        raise ConfigErrors([*serious, *own])
+    return own
 
 
 def _measured(run: str | None) -> Measured | None:

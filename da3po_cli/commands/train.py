@@ -151,6 +151,7 @@ def plan_rows(job: Job) -> list[tuple[str, str]]:
     """What a run would do, as label and text."""
     from da3po_cli.config.models import model_facts
     from da3po_cli.config.plan import layout, updates_per_step
+    from da3po_cli.runtime.launch import AGAIN
 
     config, where = job.config, layout(job.config)
     algo, rollout, train_ = config.algo, config.rollout, config.train
@@ -165,9 +166,12 @@ def plan_rows(job: Job) -> list[tuple[str, str]]:
     sampling = f", dynamic sampling in up to {algo.max_rounds} rounds" if algo.dynamic_sampling else ""
     place = f"{job.devices} CUDA device(s)" if job.devices else f"CPU, {len(os.sched_getaffinity(0))} core(s)"
     positions = f" of {facts.max_positions} positions" if facts and facts.max_positions else ""
+    going_on = f", resumed from {job.resume}" if job.resume else ""
+    if job.resume == AGAIN:
+        going_on = ", the ranks were started again"
     source = f"rollouts saved in {job.replay}" if job.replay else f"{config.data.train}, reward {config.reward.name}"
     return [
-        ("run", f"{job.run_dir.path}" + (f", resumed from {job.resume}" if job.resume else "")),
+        ("run", f"{job.run_dir.path}{going_on}"),
         ("algorithm", f"{ALGORITHMS[algo.name].title} ({ALGORITHMS[algo.name].source}){daa}"),
         ("model", f"{config.model.path} ({about}), {config.model.dtype}"),
         ("data", source + (f"; validation {config.data.validation}" if config.data.validation else "; no validation")),

@@ -26,7 +26,7 @@ from da3po_cli.config.schema import Config
 from da3po_cli.errors import ConfigErrors, UsageError
 
 _DIRECTIVES = ("defaults", "overlays")
-_RESERVED_ENV = frozenset({"DA3PO_CONFIG", "DA3PO_RUNS", "DA3PO_HOME", "DA3PO_DEBUG", "DA3PO_LOG_LEVEL"})
+_RESERVED_ENV = ("DA3PO_CONFIG", "DA3PO_RUNS", "DA3PO_HOME", "DA3PO_BENCH_DIR", "DA3PO_DEBUG", "DA3PO_LOG_LEVEL")
 
 
 class _Loader(yaml.SafeLoader):
@@ -133,7 +133,10 @@ def _env_settings(env: Mapping[str, str], problems: list[UsageError]) -> Iterato
             yield from _text_setting(rest.replace("__", ".", 1), env[name], f"environment {name}", problems)
             continue
         section = next((part for part in sections() if rest.startswith(f"{part}_")), None)
-        if section is not None:  # else it is another program's
+        if near := difflib.get_close_matches(name, _RESERVED_ENV, n=1, cutoff=0.9):
+            hint = f"did you mean {near[0]}?"
+            problems.append(UsageError(f"{name} sets nothing", where=f"environment {name}", hint=hint))
+        elif section is not None:  # else it is another program's
             right = f"DA3PO_{section.upper()}__{rest[len(section) + 1 :].upper()}"
             problems.append(UsageError(f"{name} sets nothing", where=f"environment {name}", hint=f"write {right}"))
 
@@ -173,7 +176,8 @@ def _file_settings(
         return []
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        problems.append(UnreadFile(f"not YAML: {error.problem}", where=f"{path}:{line}", hint="mend that line: its indentation, colons, quotes"))
+        hint = "mend that line: its indentation, colons, quotes"
+        problems.append(UnreadFile(f"not YAML: {error.problem}", where=f"{path}:{line}", hint=hint))
         return []
     if root is None:
         return []

@@ -63,10 +63,10 @@ def driver(context: Context) -> Iterator[Finding]:
 def cuda(context: Context) -> Iterator[Finding]:
     told = context.probe("torch")
     version = told.get("cuda")
-    if unknown := _without_torch("cuda", told):
-        yield unknown
-    elif not context.cuda:
+    if not context.cuda:
         yield ok("cuda", "not used: this config trains on the CPU", version=version)
+    elif unknown := _without_torch("cuda", told):
+        yield unknown
     elif version is None:
         yield fail("cuda", "torch has no CUDA runtime", "a CUDA build of torch", version=None)
     elif "cuda_error" in told:

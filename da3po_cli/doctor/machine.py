@@ -16,7 +16,7 @@ from da3po_cli.doctor.findings import Context, Finding, fail, gib, ok, warn
 
 TESTED_PYTHON = ((3, 11), (3, 12))
 FEW_FILES, TOO_FEW_FILES = 1024, 256
-"""A rank of the demo has about 100 files open; sockets to other ranks and checkpoint files come on top."""
+"""A rank of the demo has 80 files open; sockets to other ranks and the files of a checkpoint come on top."""
 SMALL_SHM = 1 << 30
 """NCCL's buffers between the GPUs of a machine; a container has 64 MiB unless told otherwise."""
 RUN_BYTES = 64 << 20

@@ -16,7 +16,7 @@ APEX = "pip install --no-build-isolation git+https://github.com/NVIDIA/apex"
 def torch(context: Context) -> Iterator[Finding]:
     told = context.probe("torch")
     install = TORCH_GPU if context.cuda else TORCH_CPU
-    if broken := _broken("torch", told, install):
+    if broken := _broken(context, "torch", told, install):
         yield broken
         return
     version, cuda = told["version"], told["cuda"]
@@ -33,7 +33,7 @@ def torch(context: Context) -> Iterator[Finding]:
 def megatron(context: Context) -> Iterator[Finding]:
     told = context.probe("megatron-core")
     tested = " or ".join(TESTED_MEGATRON)
-    if broken := _broken("megatron-core", told, f"pip install megatron-core=={TESTED_MEGATRON[0]}"):
+    if broken := _broken(context, "megatron-core", told, f"pip install megatron-core=={TESTED_MEGATRON[0]}"):
         yield broken
         return
     facts = {"version": told["version"], "tested": list(TESTED_MEGATRON)}
@@ -53,7 +53,7 @@ def megatron(context: Context) -> Iterator[Finding]:
 def vllm(context: Context) -> Iterator[Finding]:
     told = context.probe("vllm")
     install = "pip install 'vllm>=0.12'" if context.cuda else TORCH_CPU
-    if broken := _broken("vllm", told, install):
+    if broken := _broken(context, "vllm", told, install):
         yield broken
         return
     version, lacking = told["version"], told["lacking"]
@@ -76,7 +76,7 @@ def transformer_engine(context: Context) -> Iterator[Finding]:
             yield warn("transformer-engine", "not installed: Megatron's own layers, no FP8", install, version=None)
         else:
             yield ok("transformer-engine", "not installed, and not used here", version=None)
-    elif broken := _broken("transformer-engine", told, install, needed=used or fp8):
+    elif broken := _broken(context, "transformer-engine", told, install, needed=used or fp8):
         yield broken
     else:
         yield ok("transformer-engine", str(told["version"]), version=told["version"])
@@ -97,7 +97,9 @@ def apex(context: Context) -> Iterator[Finding]:
         )
     else:
         told = context.probe("apex")
-        if broken := _broken("apex", told, f"built for another torch? {APEX}", needed=context.cuda, kind="nvidia"):
+        if broken := _broken(
+            context, "apex", told, f"built for another torch? {APEX}", needed=context.cuda, kind="nvidia"
+        ):
             yield broken
         else:
             yield ok("apex", "NVIDIA's, with its compiled extensions", kind="nvidia", version=told["version"])
@@ -106,7 +108,7 @@ def apex(context: Context) -> Iterator[Finding]:
 def transformers(context: Context) -> Iterator[Finding]:
     told = context.probe("transformers")
     install = "pip install 'transformers>=5'"
-    if broken := _broken("transformers", told, install):
+    if broken := _broken(context, "transformers", told, install):
         yield broken
     elif _numbers(told["version"]) < (5,):
         yield fail("transformers", str(told["version"]), install, version=told["version"])
@@ -119,7 +121,7 @@ def math_verify(context: Context) -> Iterator[Finding]:
     reward = context.config.reward
     needed = any("grade_math_verify" in text for text in (reward.name, reward.by_source))
     told = context.probe("math-verify")
-    if broken := _broken("math-verify", told, "pip install 'math-verify>=0.9'", needed=needed):
+    if broken := _broken(context, "math-verify", told, "pip install 'math-verify>=0.9'", needed=needed):
         yield broken
     else:
         yield ok("math-verify", str(told["version"]), version=told["version"])
@@ -135,7 +137,9 @@ def optional(context: Context) -> Iterator[Finding]:
         told = context.probe(name)
         if not needed and told.get("missing"):
             yield ok(name, "not installed, and not used by this config", version=None)
-        elif broken := _broken(name, told, f"pip install {name}", needed=needed, because=why if needed else None):
+        elif broken := _broken(
+            context, name, told, f"pip install {name}", needed=needed, because=why if needed else None
+        ):
             yield broken
         else:
             yield ok(name, str(told["version"]), version=told["version"])
@@ -171,6 +175,7 @@ def declared(context: Context) -> Iterator[Finding]:
 
 
 def _broken(
+    context: Context,
     name: str,
     told: Mapping[str, Any],
     fix: str,
@@ -184,6 +189,8 @@ def _broken(
     if told.get("missing"):
         return fail(name, f"not installed{why}", fix, needed=needed, version=None, **details)
     if "error" in told:
+        if name != "torch" and told["error"] == context.probe("torch").get("error"):
+            fix = "mend torch first"
         version = told.get("version")
         about = f"{version} cannot be imported" if version else "cannot be imported"
         return fail(name, f"{about}: {told['error']}{why}", fix, needed=needed, version=version, **details)

@@ -198,7 +198,7 @@ def probe(package: str) -> dict[str, Any]:
     except BaseException as error:  # a package may even call sys.exit
         if isinstance(error, KeyboardInterrupt):
             raise
-        return {"error": _first_line(error), "version": _version(package)}
+        return {"error": _first_line(error), "version": _version(package, f"{package}-cpu")}
 
 
 def _found(module: str) -> bool:

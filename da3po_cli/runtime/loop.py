@@ -209,10 +209,10 @@ def learn(step: int, groups: Sequence[Group], config: Config, parts: Parts, cloc
             updates.append(update)
             parts.health.count(update)
             if update.skipped:
-                batch: list[dict[str, Any]] = []
+                kept: list[dict[str, Any]] = []
                 if parts.health.keeps_batch:
-                    batch = skipped_batch(groups, trajectories, rows, parts.policy, config.train.micro_batch_tokens)
-                parts.observer.skipped(step, number, not_finite(update), batch)
+                    kept = skipped_batch(groups, trajectories, rows, parts.policy, config.train.micro_batch_tokens)
+                parts.observer.skipped(step, number, not_finite(update), kept)
                 parts.health.check_updates(step, number, update)
         parts.policy.advance_schedule()
     return updates

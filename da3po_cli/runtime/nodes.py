@@ -139,12 +139,13 @@ def open_store(rank: int) -> TCPStore:
     if not lends and not _kept:  # rank 0's own, as new as the rank
         return _own_store(host, port) if rank == 0 else _reach(host, port, time.monotonic() + ARRIVAL_SECONDS)
     lent = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=patience)
+    key = f"{_STORE}/{len(_kept)}"  # a script may train twice, and the first store is still there
     if rank == 0:
         store, nonce = _own_store(host, 0), secrets.token_hex(8)
         store.set(_NONCE, nonce)
-        lent.set(_STORE, f"{store.port} {nonce}")
+        lent.set(key, f"{store.port} {nonce}")
     else:
-        store = _find(lent, host)
+        store = _find(lent, key, host, rank)
     os.environ |= {"MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "False"}
     return store
 
@@ -164,14 +165,18 @@ def _own_store(host: str, port: int) -> TCPStore:
         ) from error
 
 
-def _find(lent: TCPStore, host: str) -> TCPStore:
-    """Follow what the lent store says until it leads to a rank 0 that is alive: it may be of the attempt before."""
+def _find(lent: TCPStore, key: str, host: str, rank: int) -> TCPStore:
+    """Follow what the lent store says until it leads to a rank 0 that is alive and new to this rank.
+
+    It may be of the attempt before: gone, or about to be, where the agents do not wait for each other.
+    """
     deadline = time.monotonic() + ARRIVAL_SECONDS
     while True:
-        port, nonce = lent.get(_STORE).decode().split()
+        port, nonce = lent.get(key).decode().split()
         if _listens(host, int(port)):
             store = _reach(host, int(port), deadline)
-            if store.check([_NONCE]) and store.get(_NONCE).decode() == nonce:
+            right = store.check([_NONCE]) and store.get(_NONCE).decode() == nonce
+            if right and store.add(f"da3po/found/{rank}", 1) == 1:
                 return store
         if time.monotonic() > deadline:
             raise _unreached(host, int(port))

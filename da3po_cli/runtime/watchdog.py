@@ -5,10 +5,10 @@
 Every rank notes what it does in a small file of fixed size beside its logs: its phase, and a count that goes up with
 each engine step and micro-batch. One rank that stops soon stops its peers, which wait for it in a collective (torch
 would let them for half an hour), so only when no file has changed for `health.stall_timeout` seconds the job is
-stalled, and the rank with the fewest phases is behind. All ranks watch, under any launcher: whichever notices first
-has the others on its machine write their stacks. A rank that was stopped by a signal cannot: it is woken for it.
+stalled, and the rank with the fewest phases is behind. All ranks watch, under any launcher. The first to notice raises
+an alarm, a file, at which all ranks of the machine write their stacks; one that a signal stopped is woken for it.
 
-`kill -USR1 PID` writes the stacks of a rank at any time, and changes nothing.
+`kill -USR1 PID` writes the stack of a rank's main thread at any time, and changes nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from da3po_cli.errors import Da3poError, EnvironmentProblem
 DUMP = signal.SIGUSR1
 SIZE = 512  # bytes of a beat file; it is written in place, so a full disk does not stop the beats
 SPARE = 32 << 10  # bytes that a rank frees when it ends, for the report of its error on a full disk
-DUMP_SECONDS = 5.0  # longest wait for the stacks of the other ranks
+DUMP_SECONDS = 6.0  # longest wait for the stacks of the other ranks
 DOWNLOAD = "download"  # the one phase without a limit: it is the network's
 DONE = "done"
 
@@ -138,13 +138,13 @@ def watch(logs: Path, rank: int, timeout: float, report: Report) -> Iterator[Non
     global _heart
     logs.mkdir(parents=True, exist_ok=True)
     spare, stacks = logs / f".rank_{rank}.spare", logs / f"rank_{rank}.stacks.txt"
-    (logs / f"stalled.{socket.gethostname()}").unlink(missing_ok=True)  # of ranks before this one's restart
+    alarm_file(logs).unlink(missing_ok=True)  # of ranks before this one's restart
     with contextlib.suppress(OSError):
         spare.write_bytes(b"\0" * SPARE)
     _heart = _Heart(logs / f"rank_{rank}.beat", rank)
     handle = os.open(stacks, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    faulthandler.register(DUMP, file=handle, all_threads=True)
-    watching = _Watch(logs, rank, timeout, report)
+    faulthandler.register(DUMP, file=handle, all_threads=False)
+    watching = _Watch(logs, rank, timeout, handle, report)
     try:
         if timeout > 0:
             watching.start()
@@ -162,12 +162,17 @@ def watch(logs: Path, rank: int, timeout: float, report: Report) -> Iterator[Non
 
 
 class _Watch(threading.Thread):
-    """The thread of one rank that looks at the beats of all."""
+    """The thread of one rank that looks at the beats of all.
 
-    def __init__(self, logs: Path, rank: int, timeout: float, report: Report) -> None:
+    It writes this process's own stacks while it holds the GIL, when no frame can change: a signal handler may crash on
+    the stack of a thread that runs.
+    """
+
+    def __init__(self, logs: Path, rank: int, timeout: float, stacks: int, report: Report) -> None:
         super().__init__(name="watchdog", daemon=True)
-        self._logs, self._rank, self._timeout, self._report = logs, rank, timeout, report
-        self._period = min(2.0, timeout / 10)
+        self._logs, self._rank, self._timeout, self._stacks, self._report = logs, rank, timeout, stacks, report
+        self._period = min(1.0, timeout / 10)
+        self._alarm = alarm_file(logs)
         self._over = threading.Event()
 
     def stop(self) -> None:
@@ -178,6 +183,8 @@ class _Watch(threading.Thread):
         changed: dict[int, float] = {}
         looked = time.monotonic()
         while not self._over.wait(self._period):
+            if self._alarm.exists():  # another rank of this machine was first
+                self._follow()
             now = time.monotonic()
             pause = now - looked
             if pause > 3 * self._period + 1:  # this process itself was stopped: of that time it knows nothing
@@ -191,21 +198,32 @@ class _Watch(threading.Thread):
             if busy and not waits and now - max(changed.values()) > self._timeout:
                 self._end(busy, changed)
 
+    def _follow(self) -> None:
+        """Write this rank's stacks, and leave the rest to the rank that was first."""
+        faulthandler.dump_traceback(self._stacks, all_threads=True)
+        time.sleep(4 * DUMP_SECONDS)
+        os._exit(EnvironmentProblem.exit_code)
+
     def _end(self, beats: Sequence[Beat], changed: dict[int, float]) -> None:
         here = [one for one in beats if one.host == socket.gethostname()]
-        try:
-            os.close(os.open(self._logs / f"stalled.{socket.gethostname()}", os.O_CREAT | os.O_EXCL, 0o644))
-        except FileExistsError:  # another rank of this machine is at it, and the launcher will end this one
-            time.sleep(2 * DUMP_SECONDS)
-            os._exit(EnvironmentProblem.exit_code)
-        except OSError:  # a full disk: every rank reports
-            pass
         states = {one.rank: process_state(one.pid)[0] for one in here}
         late = behind(beats, states, changed)
         error = stall_error(late, states.get(late.rank, "?"), self._timeout, self._logs, alone=len(beats) == 1)
-        dump_stacks(here, self._logs)
+        try:
+            os.close(os.open(self._alarm, os.O_CREAT | os.O_EXCL, 0o644))
+        except FileExistsError:
+            self._follow()
+        except OSError:  # a full disk: every rank acts
+            pass
+        faulthandler.dump_traceback(self._stacks, all_threads=True)
+        dump_stacks([one for one in here if one.rank != self._rank], self._logs)
         self._report(error, late.rank)
         os._exit(error.exit_code)
+
+
+def alarm_file(logs: Path) -> Path:
+    """It asks the ranks of this machine for their stacks."""
+    return logs / f"stalled.{socket.gethostname()}"
 
 
 def behind(beats: Sequence[Beat], states: dict[int, str], changed: dict[int, float]) -> Beat:
@@ -236,21 +254,26 @@ def stall_error(late: Beat, state: str, timeout: float, logs: Path, *, alone: bo
 
 
 def dump_stacks(beats: Sequence[Beat], logs: Path) -> None:
-    """Have the processes write rank_K.stacks.txt, stopped ones too, and wait until they have (DUMP_SECONDS at most)."""
-    asked: dict[Path, int] = {}
+    """Wait until these ranks of this machine have written their stacks after the alarm; DUMP_SECONDS at most.
+
+    Stopped ones are woken for it. Whoever does not answer, because something holds its GIL, gets the signal.
+    """
+    waiting: dict[Path, Beat] = {}
     for one in beats:
         state, born = process_state(one.pid)
-        if state in ("", "Z") or born != one.born:
-            continue
-        file = logs / f"rank_{one.rank}.stacks.txt"
-        with contextlib.suppress(OSError):
-            asked[file] = file.stat().st_size
-            os.kill(one.pid, DUMP)
-            os.kill(one.pid, signal.SIGCONT)  # it does nothing to a process that runs
-    deadline = time.monotonic() + DUMP_SECONDS
-    while time.monotonic() < deadline and any(_size(file) <= before for file, before in asked.items()):
-        time.sleep(0.05)
-    time.sleep(0.1)  # a stack in work is written in one go
+        if state not in ("", "Z") and born == one.born:
+            waiting[logs / f"rank_{one.rank}.stacks.txt"] = one
+            with contextlib.suppress(OSError):
+                os.kill(one.pid, signal.SIGCONT)  # it does nothing to a process that runs
+    begun, signalled = time.monotonic(), False
+    while waiting and time.monotonic() - begun < DUMP_SECONDS:
+        time.sleep(0.1)
+        waiting = {file: one for file, one in waiting.items() if not _size(file)}
+        if not signalled and time.monotonic() - begun > DUMP_SECONDS / 2:
+            signalled = True
+            for one in waiting.values():
+                with contextlib.suppress(OSError):
+                    os.kill(one.pid, DUMP)
 
 
 def _size(file: Path) -> int:

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from da3po_cli.commands.evaluate import find_target, make_job
 from da3po_cli.errors import UsageError
 from da3po_cli.evals.registry import choose, load_registry
 from da3po_cli.evals.tasks import Asked
 from da3po_cli.runs import RunDir
+from da3po_cli.runtime.targets import find_target, make_job
 
 REPOSITORY = Path(__file__).parents[2]
 DEMO = REPOSITORY / "da3po_cli" / "demo_model"

@@ -43,7 +43,7 @@ def test_diff_lists_exactly_what_differs(tmp_path: Path, capsys: pytest.CaptureF
     other.write_text("defaults: [demo]\ntrain:\n  lr: 1.0e-3\nrun:\n  name: null\n  steps: 41\n")
     found = json.loads(stdout(capsys, "config", "diff", "demo", str(other), "--json"))["changes"]
     assert {change["key"]: (change["a"], change["b"]) for change in found} == {
-        "train.lr": (5e-5, 1e-3),
+        "train.lr": (load_config(["demo"], env={}).config.train.lr, 1e-3),
         "run.steps": (40, 41),
     }
     assert stdout(capsys, "config", "diff", "demo", "demo") == ""

@@ -182,6 +182,10 @@ CONFIG = {
         error: DA3PO_TRAIN_LR sets nothing
           at: environment DA3PO_TRAIN_LR
           fix: write DA3PO_TRAIN__LR""",
+    "DA3PO_RUN=/scratch train -c demo": """
+        error: DA3PO_RUN sets nothing
+          at: environment DA3PO_RUN
+          fix: did you mean DA3PO_RUNS?""",
     # models, data, rewards, benchmarks
     "train -c demo --model nowhere": """
         error: model directory not found: 'nowhere'
@@ -298,6 +302,10 @@ OTHERS = {
         error: no checkpoint of step 7 (steps saved: 20)
           at: runs/saved/checkpoints
           fix: name one of these steps; a new run starts with --overwrite or another --name""",
+    "export saved taken": """
+        error: taken exists
+          at: OUT
+          fix: give a new directory, or remove it""",
     "runs show saved --step 7": """
         error: saved has no metrics of step 7
           at: runs/saved/metrics.jsonl
@@ -346,6 +354,14 @@ OTHERS = {
         error: the gate 'lambda=3 > 0' needs an arm or a number at 'lambda=3 > 0'
           at: --gate
           fix: arms: lambda=1, lambda=2; such as --gate 'lambda=1 > 0.5'""",
+    "plan -c qwen3-4b --gpus 0": """
+        error: --gpus 0: not a number of at least 1
+          at: da3po plan
+          fix: --gpus takes a number of at least 1; see da3po plan -h""",
+    "plan -c demo --gpu-memory 80": """
+        error: --gpu-memory 80 without a GPU to plan for
+          at: --gpu-memory
+          fix: --gpus N""",
     "doctor -c demo train.lrr=1": """
         error: unknown config key 'train.lrr'
           at: train.lrr=1 on the command line

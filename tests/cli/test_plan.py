@@ -127,11 +127,20 @@ def test_a_layout_that_the_model_refuses_does_not_stop_the_search(capsys: pytest
     assert "parallel.tensor=3" not in out.splitlines()[-1]
 
 
+def test_the_gpus_need_not_suit_the_layout_of_the_config(capsys: pytest.CaptureFixture[str]) -> None:
+    """512 responses do not split over 6 data-parallel ranks, but over 2 or 1 of a pipeline."""
+    found = event(capsys, "plan", "-c", "qwen3-4b", "--gpus", "6")
+    assert any("does not split over 6 data-parallel ranks" in message for message in found["refused"])
+    assert {one["layout"]["data"] for one in found["layouts"]} == {1, 2}
+
+
 def test_problems_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "a group of one" in failure(capsys, "plan", "-c", "qwen3-4b", "--gpus", "8", "rollout.group_size=1")
     assert "unknown config key" in failure(capsys, "plan", "-c", "qwen3-4b", "trian.lr=1")
     err = failure(capsys, "plan", "-c", "qwen3-4b", "--model", "somebody/unheard-of")
     assert "config.json of somebody/unheard-of is not on this machine" in err and "fix: " in err
+    assert "parallel.tensor=0 must be at least 1" in failure(capsys, "plan", "-c", "qwen3-4b", "parallel.tensor=0")
+    assert "parallel.tensor=3 does not divide" in failure(capsys, "plan", "-c", "qwen3-4b", "parallel.tensor=3")
     assert "--gpus N" in failure(capsys, "plan", "-c", "demo", "--gpu-memory", "40")
     assert "no run" in failure(capsys, "plan", "-c", "demo", "--run", "nowhere")
 

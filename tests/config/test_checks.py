@@ -166,7 +166,12 @@ def test_a_data_file_of_another_kind_is_refused(model: Path, tmp_path: Path) -> 
     assert ".parquet" in problem.message
     rows = tmp_path / "rows.jsonl"
     rows.touch()
+    (problem,) = check(configured(model, f"data.train={rows}", "reward.name=math"))
+    assert problem.message == f"{rows} has no rows"
+    rows.write_text('{"question": "1+1", "gold": "2"}\n')
     assert check(configured(model, f"data.train={rows}", "reward.name=math")) == []
+    (problem,) = check(configured(model, f"data.train={rows}", "reward.name=math", "data.answer_key=result"))
+    assert problem.message == "no answer column (result); found: question, gold"
     assert check(configured(model, "data.train=org/name", "reward.name=math")) == []
 
 

@@ -1,15 +1,24 @@
-"""The pages of docs/ as data: fenced blocks, headings, links."""
+"""The pages of docs/ as data: fenced blocks, headings, tables; and the code that they speak of, parsed once."""
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 _FENCE = re.compile(r"^```(?P<language>\w*)(?: (?P<tag>\w+))?\n(?P<text>.*?)^```$", re.M | re.S)
+
+
+@cache
+def code() -> dict[str, ast.Module]:
+    """The source files of both packages, parsed, by their path from the root of the project."""
+    files = sorted([*ROOT.glob("da3po_cli/**/*.py"), *ROOT.glob("megatron_bridge/**/*.py")])
+    return {file.relative_to(ROOT).as_posix(): ast.parse(read(file)) for file in files}
 
 
 @dataclass(frozen=True)

@@ -146,6 +146,21 @@ def test_the_command_line_knows_the_algorithm(copy: Path) -> None:
     assert "Dr. DA3PO" in planned
 
 
+def test_the_places_of_a_family_agree() -> None:
+    """megatron_bridge/families.py, config/models.py and planning/shape.py."""
+    from da3po_cli.config.models import SUPPORTED_ARCHITECTURES, facts_from
+    from da3po_cli.planning.known import known_models
+    from da3po_cli.planning.shape import shape_of
+    from megatron_bridge.families import FAMILIES
+
+    assert set(FAMILIES) == set(SUPPORTED_ARCHITECTURES)
+    planned = {entry["architectures"][0]: facts_from(entry, where="") for entry in known_models().values()}
+    assert set(planned) == set(FAMILIES)
+    for architecture, facts in planned.items():
+        shape, kind = shape_of(facts), FAMILIES[architecture]
+        assert (shape.qkv_bias, shape.qk_norm) == (kind.qkv_bias, kind.qk_norm), architecture
+
+
 @pytest.mark.slow
 def test_a_model_family(copy: Path) -> None:
     """Log-probs of a small random Mistral under Megatron are those of transformers; a window is refused."""

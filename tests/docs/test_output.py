@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
-from docs_pages import ROOT, read, section, table_rows
+import pytest
+from docs_pages import ROOT, code, read, section, table_rows
 
 from da3po_cli import errors
 from da3po_cli.algos.types import DropReason
@@ -17,8 +19,8 @@ from da3po_cli.runtime.clock import PHASES
 
 PAGE = ROOT / "docs" / "output.md"
 # who puts metrics into a record; the report, the display and the model card read them
-WRITERS = ("algos", "runtime", "runs/log.py", "runs/metrics.py", "runs/validations.py")
-READERS = ("runtime/model_card.py",)
+WRITERS = ("da3po_cli/algos/", "da3po_cli/runtime/", "da3po_cli/runs/log.py", "da3po_cli/runs/metrics.py")
+READERS = ("da3po_cli/runtime/model_card.py",)
 _METRIC = re.compile(r"[a-z]+/[a-z_0-9]+")
 
 
@@ -30,18 +32,16 @@ def first_cells(text: str) -> list[str]:
 DOCUMENTED = first_cells(section(PAGE, "Metrics"))
 
 
-def trees() -> Iterator[tuple[Path, ast.Module]]:
-    package = ROOT / "da3po_cli"
-    for place in WRITERS:
-        for file in sorted((package / place).rglob("*.py")) if (package / place).is_dir() else [package / place]:
-            if file.relative_to(package).as_posix() not in READERS:
-                yield file, ast.parse(file.read_text(encoding="utf-8"))
+def writers() -> Iterator[ast.Module]:
+    for file, tree in code().items():
+        if file.startswith(WRITERS) and file not in READERS:
+            yield tree
 
 
 def literal_metrics() -> set[str]:
     """Every string constant that has the form of a metric; pieces of f-strings are none."""
     found: set[str] = set()
-    for _, tree in trees():
+    for tree in writers():
         pieces = {id(value) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for value in node.values}
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in pieces:
@@ -51,7 +51,7 @@ def literal_metrics() -> set[str]:
 
 def made_up_names() -> set[str]:
     """Names with a part that is filled in at run time."""
-    losses = ast.parse((ROOT / "da3po_cli/algos/losses.py").read_text(encoding="utf-8"))
+    losses = code()["da3po_cli/algos/losses.py"]
     sums = {
         node.value
         for node in ast.walk(losses)
@@ -90,8 +90,8 @@ def test_metrics_have_a_meaning() -> None:
 def code_events() -> set[str]:
     """Names of the events that commands and displays emit."""
     found: set[str] = set()
-    for file in sorted((ROOT / "da3po_cli").rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for tree in code().values():
+        for node in ast.walk(tree):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
                 continue
             first = node.args[0]
@@ -128,6 +128,50 @@ def options_of(command, words: list[str]) -> set[str]:
     for word in words:
         command = command.commands[word]
     return {option for parameter in command.params for option in parameter.opts}
+
+
+CHEAP = {
+    ("train --dry-run", "plan"): "train -c demo --dry-run",
+    ("plan", "plan"): "plan -c demo",
+    ("eval compare", "compare"): "eval compare base.json run.json",
+    ("ablate --dry-run", "planned"): "ablate -c demo --algos grpo,dapo --dry-run",
+    ("ablate --dry-run", "plan"): "ablate -c demo --algos grpo,dapo --dry-run",
+    ("grade", "grade"): "grade answers.jsonl",
+    ("grade", "summary"): "grade answers.jsonl",
+    ("data check", "data_check"): "data check problems.jsonl",
+    ("runs ls", "run"): "runs ls",
+    ("runs show", "run"): "runs show demo",
+    ("config show", "config"): "config show -c demo",
+    ("config diff", "diff"): "config diff demo qwen3-4b",
+    ("algos", "algorithm"): "algos",
+    ("theory", "theory"): "theory --group 4",
+}
+"""(command, event) of the page -> a command line that emits it in a second or two."""
+
+
+def event_rows() -> dict[tuple[str, str], str]:
+    """(command, event) -> the text about its fields. A row without a command belongs to the one above it."""
+    found: dict[tuple[str, str], str] = {}
+    command = ""
+    for row in table_rows(section(PAGE, "Events")):
+        command = row[0].strip("`") or command
+        if row[1].startswith("`"):
+            found[command, row[1].strip("`")] = row[2]
+    return found
+
+
+@pytest.mark.parametrize(("row", "line"), CHEAP.items(), ids=[" ".join(row) for row in CHEAP])
+def test_events_have_the_fields_of_the_page(
+    row: tuple[str, str], line: str, machine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from da3po_cli.main import execute
+
+    assert execute([*line.split(), "--json"]) == 0
+    events = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
+    fields = {name for event in events if event["event"] == row[1] for name in event}
+    about = event_rows()[row].partition(": `key`")[0]  # after it come the fields of a part
+    stated = {name for name in re.findall(r"`(\w+)`", about)}
+    assert stated and stated <= fields
 
 
 # ------------------------------------------------------------------------------------------------ exit codes, variables

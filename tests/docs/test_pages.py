@@ -8,13 +8,13 @@ import re
 from pathlib import Path
 
 import pytest
-from docs_pages import PAGES, ROOT, anchors, blocks, prose, read
+from docs_pages import PAGES, ROOT, anchors, blocks, code, prose, read, table_rows
 
+from da3po_cli.algos.table import ALGORITHMS
 from da3po_cli.config.keys import ALIASES, key_types, sections
 from da3po_cli.config.load import load_config
 
-SOURCES = sorted([*ROOT.glob("da3po_cli/**/*.py"), *ROOT.glob("megatron_bridge/**/*.py")])
-HOLE = "\0"  # stands for a value in the text of an f-string
+HOLE, END = "\0", "\1"  # a value in the text of an f-string; between two strings of the code
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda page: page.name)
@@ -36,37 +36,51 @@ def test_the_index_has_every_page() -> None:
 
 
 def test_quoted_errors_are_in_the_code() -> None:
-    templates = [text for file in SOURCES for text in string_templates(file)]
     quotes = re.findall(r"^\* `([^`]+)`:", read(ROOT / "docs" / "troubleshooting.md"), re.M)
-    errors = [quote for quote in quotes if not re.fullmatch(r"\w+/\w+", quote)]
+    errors = [quote for quote in quotes if not re.fullmatch(r"\w+/\w+", quote)]  # a metric
+    templates = string_templates(*code().values())
     assert len(errors) > 30
-    assert [quote for quote in errors if not any(matches(quote, text) for text in templates)] == []
+    assert [quote for quote in errors if not occurs(quote, templates)] == []
 
 
-def matches(quote: str, template: str) -> bool:
-    """Whether a text with ... for values can come from a template with holes."""
+def occurs(quote: str, templates: str) -> bool:
+    """Whether a text with ... for values can come from one of the templates."""
     parts = [re.escape(part) for part in quote.split("...")]
-    return re.search(".*".join(parts), template, re.S) is not None
+    return re.search(f"[^{END}]*?".join(parts), templates) is not None
 
 
-def string_templates(file: Path) -> list[str]:
-    """Every string of a file; of an f-string the text, with holes for values."""
+def string_templates(*trees: ast.Module) -> str:
+    """Every string of the code; of an f-string the text, with holes for values."""
     found: list[str] = []
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in (node for tree in trees for node in ast.walk(tree)):
         if isinstance(node, ast.JoinedStr):
             found.append("".join(str(v.value) if isinstance(v, ast.Constant) else HOLE for v in node.values))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             found.append(node.value)
-    return found
+    return END.join(found)
 
 
-def test_the_reader_of_errors_tells_right_from_wrong(tmp_path: Path) -> None:
-    file = tmp_path / "sample.py"
-    file.write_text('x = f"the run {y} is in " f"use by {z!r}"\nraise E("plain words")\n')
-    templates = string_templates(file)
-    assert any(matches("the run ... is in use by ...", text) for text in templates)
-    assert any(matches("plain words", text) for text in templates)
-    assert not any(matches("the run ... is used by ...", text) for text in templates)
+def test_the_reader_of_errors_tells_right_from_wrong() -> None:
+    code = 'x = f"the run {y} is in " f"use by {z!r}"\nraise E("plain words")\n'
+    templates = string_templates(ast.parse(code))
+    assert occurs("the run ... is in use by ...", templates)
+    assert occurs("plain words", templates)
+    assert not occurs("the run ... is used by ...", templates)
+    assert not occurs("use by ... plain", templates)
+
+
+def test_the_table_of_algorithms_is_that_of_the_code() -> None:
+    rows = {row[0].strip("`"): row for row in table_rows(read(ROOT / "docs" / "algorithms.md")) if len(row) == 7}
+    for name, entry in ALGORITHMS.items():
+        algo, (_, source, advantage, ratio, clip, _, groups) = entry.defaults, rows[name]
+        assert entry.source.split()[-1] in source
+        assert ("standardised" in advantage, "centred" in advantage) == (algo.std_power == 1, algo.std_power == 0)
+        assert re.findall(r"x ([\d.]+)", advantage) == ([f"{algo.daa_lambda:g}"] if algo.daa_lambda != 1 else [])
+        assert ratio == algo.ratio
+        bounds = [algo.clip_low, algo.clip_high, *([algo.dual_clip] if algo.dual_clip else [])]
+        assert [float(number) for number in re.findall(r"[\d.]+(?:e-\d)?", clip)] == bounds
+        assert groups == ("mixed only" if algo.dynamic_sampling else "all")
+    assert set(rows) - {"--algo", "---"} == set(ALGORITHMS)
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,14 @@ def doctor(
     )
 
 
+def version(package: str) -> str:
+    """Of the installed distribution; the CPU build of vLLM has a name of its own."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return metadata.version(f"{package}-cpu")
+
+
 def findings(run: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
     """The checks of a --json run, by name."""
     assert "Traceback" not in run.stderr
@@ -73,18 +81,27 @@ def sick(broken: Path, tmp_path_factory: pytest.TempPathFactory) -> subprocess.C
 def test_broken_packages_are_lines_with_their_text(sick: subprocess.CompletedProcess[str]) -> None:
     found = findings(sick)
     told = {name: found[name]["found"] for name in ("torch", "megatron-core", "transformers", "math-verify", "vllm")}
-    versions = {name: metadata.version(name) for name in ("torch", "megatron-core", "transformers", "math-verify")}
     assert told == {
-        "torch": f"{versions['torch']} cannot be imported: ImportError: libcudart.so.12: cannot open shared object "
+        "torch": f"{version('torch')} cannot be imported: ImportError: libcudart.so.12: cannot open shared object "
         "file: No such file or directory",
-        "megatron-core": f"{versions['megatron-core']} cannot be imported: OSError: undefined symbol: _ZN3c105ErrorC2E",
-        "transformers": f"{versions['transformers']} cannot be imported: SystemExit: no licence",
+        "megatron-core": f"{version('megatron-core')} cannot be imported: OSError: undefined symbol: _ZN3c105ErrorC2E",
+        "transformers": f"{version('transformers')} cannot be imported: SystemExit: no licence",
         "math-verify": "cannot be imported: the import ended the process with SIGABRT: double free or corruption",
-        "vllm": "cannot be imported: RuntimeError: Failed to infer device type",
+        "vllm": f"{version('vllm')} cannot be imported: RuntimeError: Failed to infer device type",
     }
     assert all(found[name]["status"] == "fail" and found[name]["fix"] for name in told)
     assert not found["math-verify"]["needed"]  # training grades without it
     assert all(found[name]["needed"] for name in told if name != "math-verify")
+
+
+def test_what_fails_with_torch_is_mended_with_torch(broken: Path, tmp_path: Path) -> None:
+    packages = tmp_path / "packages"
+    shutil.copytree(broken, packages)
+    for name in ("vllm", "megatron/core"):
+        (packages / name / "__init__.py").write_text("import torch")
+    found = findings(doctor(tmp_path, "--json", packages=packages))
+    assert {found[name]["fix"] for name in ("vllm", "megatron-core")} == {"mend torch first"}
+    assert found["torch"]["fix"] == "pip install --no-deps -r requirements/cpu.txt"
 
 
 def test_needed_failures_end_with_3_and_an_error_object(sick: subprocess.CompletedProcess[str]) -> None:

@@ -8,10 +8,11 @@ import subprocess
 import time
 from pathlib import Path
 
+from demo_runs import SMALL
+
 from da3po_cli.algos.sampling import group_to_dict
 from da3po_cli.algos.types import Group, Prompt, Response
 from da3po_cli.runtime.watchdog import Beat, read_beats
-from demo_runs import SMALL
 
 QUIET = ["run.tensorboard=false", "data.validation=null", "checkpoint.keep=2"]
 """Settings that leave the files under test alone."""

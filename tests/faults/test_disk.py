@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from demo_runs import finish, metrics, start, train
+from fault_runs import group, logs, make_rollouts, when
 
 from da3po_cli.algos.sampling import Batch
 from da3po_cli.errors import EnvironmentProblem
@@ -16,8 +18,6 @@ from da3po_cli.runs import RunDir
 from da3po_cli.runs.display import Silent
 from da3po_cli.runs.log import RunLog
 from da3po_cli.runs.metrics import MetricsWriter, read_metrics
-from demo_runs import finish, metrics, start, train
-from fault_runs import group, logs, make_rollouts, when
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
@@ -54,10 +54,10 @@ def test_rollouts_and_metrics_that_do_not_fit_leave_no_half_of_a_file(disk):
     log = RunLog(disk, Silent(), writer, save_rollouts=True)
     log.record({"step": 1})
     fill(disk)
-    with pytest.raises(EnvironmentProblem, match=r"cannot write step_2.jsonl: No space left on device \(0.0 MB free"):
+    with pytest.raises(EnvironmentProblem, match=r"cannot write step_2\.jsonl: No space left on device \(0.0 MB free"):
         log.rollouts(2, Batch(kept=[group("0-2-0")] * 64, dropped=[], generated=64, rounds=1))
     assert list((disk / "rollouts").iterdir()) == []
-    with pytest.raises(EnvironmentProblem, match="cannot write metrics.jsonl: No space left on device") as caught:
+    with pytest.raises(EnvironmentProblem, match=r"cannot write metrics\.jsonl: No space left on device") as caught:
         for step in range(2, 1000):
             log.record({"step": step, "text": "x" * 97})
     assert "make room on the disk, then go on from the last whole checkpoint with --resume" in caught.value.hint
@@ -70,7 +70,7 @@ def test_rollouts_and_metrics_that_do_not_fit_leave_no_half_of_a_file(disk):
 
 @pytest.mark.parametrize(
     ("leave", "every", "what"),
-    [(400_000, 1, "the checkpoint could not be written ("), (0, 3, "cannot write metrics.jsonl: ")],
+    [(400_000, 1, "the checkpoint could not be written ("), (0, 4, "cannot write metrics.jsonl: ")],
     ids=["checkpoint", "metrics"],
 )
 def test_a_run_ends_and_goes_on_when_there_is_room(disk, tmp_path, leave, every, what):
@@ -78,19 +78,18 @@ def test_a_run_ends_and_goes_on_when_there_is_room(disk, tmp_path, leave, every,
     train(tmp_path, *arguments, "--name=reference")
     job = start(disk, "train", *arguments, "--name=run")
     run = RunDir(disk / "run")
-    when(job, logs(run.path, 1), 0, "train", 4)
+    when(job, logs(run.path, 1), 0, "train", 5)
     ballast = fill(disk, leave=leave)
     _, said = finish(job, 3)
     assert f"error: {what}" in said
     assert "No space left on device" in said
     assert "  fix: make room on the disk" in said and "--resume" in said
     assert "Traceback" not in said
-    saved = run.saved_steps()[-1]
-    assert saved >= 3
+    assert run.saved_steps()[-1] == 4
     run.check_free(resume="latest", overwrite=False)  # whole
     assert not list((run.path / "checkpoints").glob("partial_*"))
     steps = [record["step"] for record in metrics(run.path)]
-    assert steps == list(range(1, len(steps) + 1)) and saved <= len(steps)
+    assert steps == list(range(1, len(steps) + 1)) and len(steps) >= 4
     ballast.unlink()
     train(disk, "--resume", "--name=run", arguments[-3])
     assert metrics(run.path) == metrics(tmp_path / "reference")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
+from pathlib import Path
 
 import pytest
-
-from da3po_cli.runs import RunDir
 from demo_runs import metrics, train
 from fault_runs import make_rollouts
+
+from da3po_cli.runs import RunDir
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
@@ -20,7 +21,7 @@ STEPS = 4
 def test_a_run_that_diverges_stops_and_goes_on_from_a_checkpoint_before_it(tmp_path):
     arguments = [*make_rollouts(tmp_path / "rollouts", STEPS), "parallel.data=2"]
     train(tmp_path, *arguments, "--name=reference")
-    said = train(tmp_path, *arguments, "--name=run", "--steps=2", "checkpoint.keep=9")
+    train(tmp_path, *arguments, "--name=run", "--steps=2", "checkpoint.keep=9")
     run = RunDir(tmp_path / "run")
     steps = ["--resume", "--name=run", f"--steps={STEPS}", arguments[-2]]
 
@@ -40,7 +41,7 @@ def test_a_run_that_diverges_stops_and_goes_on_from_a_checkpoint_before_it(tmp_p
     for step, update, why, file in skipped:
         assert "nan" in why or "inf" in why
         assert file == str(run.path / "health" / f"step_{step}_update_{update}.jsonl")
-        rows = [json.loads(line) for line in open(file, encoding="utf-8")]
+        rows = [json.loads(line) for line in Path(file).read_text().splitlines()]
         source = (tmp_path / "rollouts" / f"step_{step}.jsonl").read_text().splitlines()
         half = [json.loads(line) for line in source][4 * (int(update) - 1) : 4 * int(update)]
         assert [row["uid"] for row in rows] == [group["prompt"]["uid"] for group in half for _ in range(4)]
@@ -51,5 +52,5 @@ def test_a_run_that_diverges_stops_and_goes_on_from_a_checkpoint_before_it(tmp_p
             assert all(isinstance(float(value), float) for value in row["logprobs"])
             assert math.isfinite(row["advantage"]) and row["advantage"] != 0
 
-    said = train(tmp_path, *steps, "--resume=2", "train.lr=5e-5", "train.warmup_steps=5")
+    train(tmp_path, *steps, "--resume=2", "train.lr=5e-5", "train.warmup_steps=5")
     assert metrics(run.path) == metrics(tmp_path / "reference")

@@ -28,7 +28,7 @@ def start(directory: str, ranks: str, worker: str) -> None:
 
 
 class _Job:
-    def __call__(self, args: list[str], prog_name: str) -> None:
+    def __call__(self, args: list[str], prog_name: str, standalone_mode: bool) -> None:
         start(*args)
 
 

@@ -1,8 +1,8 @@
 """The memory of the CPU demo as the plan has it, against the peak of a real run.
 
-Most of a small model's process is libraries, so two things are compared: the whole peak, and how large a process is that
-has imported the libraries only, which the plan holds as a constant. What is left is small and noisy; a bound on it keeps
-the estimate of the activations honest.
+Most of a small model's process is libraries, so two things are compared: the whole peak, and how large a process is
+that has imported the libraries only, which the plan holds as a constant. What is left is small and noisy; a bound on
+it keeps the estimate of the activations honest.
 """
 
 from __future__ import annotations

@@ -16,6 +16,8 @@ from da3po_cli.planning.known import planned_facts
 from da3po_cli.planning.layouts import Candidate, rank_layouts
 from da3po_cli.planning.shape import Shape, shape_of
 
+VIRTUAL = ("parallel.pipeline=2", "parallel.virtual_pipeline=2")
+
 
 def preset(name: str, *overrides: str) -> Config:
     return load_config([name], list(overrides), env={}).config
@@ -42,15 +44,16 @@ def test_all_that_divide_and_pass_the_checks() -> None:
     assert small == {1, 2}
 
 
+@pytest.mark.parametrize("cut", [(), ("parallel.pipeline=2", "parallel.pipeline_layers=17,19"), VIRTUAL])
 @pytest.mark.parametrize("gpus", [1, 2, 6, 8, 16])
-def test_every_candidate_is_a_config_that_the_checks_take(gpus: int) -> None:
-    config = preset("qwen3-8b", "train.mini_batch_prompts=32")
+def test_every_candidate_is_a_config_that_the_checks_take(gpus: int, cut: tuple[str, ...]) -> None:
+    config = preset("qwen3-8b", *cut)
     facts, _ = planned_facts(config.model.path)
     assert facts is not None
     candidates = ranked(config, gpus, 80)
     assert candidates
     for one in candidates:
-        typed = preset("qwen3-8b", "train.mini_batch_prompts=32", *one.overrides)
+        typed = preset("qwen3-8b", *cut, *one.overrides)
         assert typed == one.found.config
         where = layout(typed, devices=gpus)
         assert where.world == gpus

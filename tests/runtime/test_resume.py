@@ -3,67 +3,28 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
+import demo_runs
 import pytest
+from demo_runs import metrics
 
 from da3po_cli.data import arithmetic
 from da3po_cli.runs import RunDir
 from da3po_cli.runs.checkpoints import read_state
-from da3po_cli.runs.metrics import read_metrics
 
 pytestmark = pytest.mark.slow
 
 ROWS = 24  # a step draws about a dozen prompts for 8 groups, so four steps end two epochs
-SMALL = [
-    "--config=demo",
-    "rollout.prompts=8",
-    "rollout.group_size=4",
-    "train.mini_batch_prompts=4",
-    "validation.prompts=8",
-    "validation.samples=2",
-    "validation.every=2",
-    "checkpoint.every=1",
-    "checkpoint.keep=1",
-    "algo.carry_surplus=true",
-    "reward.name=tiny_reward:grade",
-]
+SMALL = [*demo_runs.SMALL, "checkpoint.keep=1", "algo.carry_surplus=true", "reward.name=tiny_reward:grade"]
 STEPS = 24  # of a replayed run: at a tenth of a second each, time enough for a signal
 
-
-def start(root: Path, *arguments: str) -> subprocess.Popen[str]:
-    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    env = {**os.environ, "DA3PO_RUNS": str(root), "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
-        env.pop(name, None)
-    command = [sys.executable, "-m", "da3po_cli", "train", *arguments]
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def train(root: Path, *arguments: str, code: int = 0) -> str:
-    """Run `da3po train` with its runs below `root`; what it says."""
-    job = start(root, *arguments)
-    out, err = job.communicate(timeout=600)
-    assert job.returncode == code, out + err
-    return err
-
-
-def metrics(run: Path) -> list[dict]:
-    """The records of a run without what depends on the machine's speed."""
-    return [
-        {
-            name: value
-            for name, value in record.items()
-            if not name.startswith("timing/") and not name.endswith(("_per_s", "/seconds"))
-        }
-        for record in read_metrics(run / "metrics.jsonl")
-    ]
+start = partial(demo_runs.start, path=Path(__file__).parent)  # where tiny_reward is
+train = partial(demo_runs.train, path=Path(__file__).parent)
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +128,7 @@ def reference(root, replay):
 )
 def test_a_signal_saves_and_the_run_goes_on(root, replay, reference, number, code, layout):
     name = "-".join(["stopped", *(setting.rpartition("=")[2] for setting in layout)])
-    job = start(root, *replay, *layout, f"--name={name}", f"--steps={STEPS}")
+    job = start(root, "train", *replay, *layout, f"--name={name}", f"--steps={STEPS}")
     assert job.stderr is not None
     said = ""
     for line in job.stderr:

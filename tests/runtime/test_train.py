@@ -1,13 +1,11 @@
 """`da3po train` as a user types it: real Megatron-Core, real vLLM, the shipped demo model, one rank and several."""
 
 import json
-import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
+import demo_runs
 import pytest
+from demo_runs import da3po, metrics
 from transformers import AutoModelForCausalLM
 
 from da3po_cli.runs.metrics import read_metrics
@@ -15,43 +13,8 @@ from da3po_cli.runtime.clock import PHASES
 
 pytestmark = pytest.mark.slow
 
-SMALL = [
-    "--config=demo",
-    "--steps=2",
-    "rollout.prompts=8",
-    "rollout.group_size=4",
-    "train.mini_batch_prompts=4",
-    "validation.prompts=8",
-    "validation.samples=2",
-    "validation.every=2",
-    "checkpoint.every=1",
-]
+SMALL = [*demo_runs.SMALL, "--steps=2"]
 ONE_RANK = ["parallel.data=1"]
-
-
-def da3po(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command with its runs below `root`."""
-    env = {**os.environ, "DA3PO_RUNS": str(root), "OMP_NUM_THREADS": "1"}
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
-        env.pop(name, None)
-    done = subprocess.run(
-        [sys.executable, "-m", "da3po_cli", *arguments], env=env, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done
-
-
-def metrics(run: Path) -> list[dict]:
-    """The records of a run without what depends on the machine's speed."""
-    records = read_metrics(run / "metrics.jsonl")
-    return [
-        {
-            name: value
-            for name, value in record.items()
-            if not name.startswith("timing/") and not name.endswith(("_per_s", "/seconds"))
-        }
-        for record in records
-    ]
 
 
 @pytest.fixture(scope="module")
