@@ -54,7 +54,12 @@ def save(
     state["world"] = parallel.world
     state["rng"] = _rng_object(parallel, _rng_state())
     given = [tensor for value in nested_values(state) if isinstance(tensor := getattr(value, "data", None), Tensor)]
-    request = begin_save(state, directory, _METADATA)
+    try:
+        request = begin_save(state, directory, _METADATA)
+    except RuntimeError as error:  # what torch.save makes of an OSError, on the one rank that writes the common part
+        if not any(words in str(error) for words in ("iostream error", "inline_container")):
+            raise
+        raise _cannot_write(directory, "common.pt: No space left on device, or another error of writing") from error
     return Save(directory, request, parallel, given if background else None)
 
 
@@ -116,11 +121,15 @@ class Save:
                     finalize()
         except CheckpointException as error:  # a BaseException, whose details only rank 0 knows
             causes = "; ".join(f"rank {rank}: {failure[0]}" for rank, failure in error.failures.items())
-            raise EnvironmentProblem(
-                f"the checkpoint could not be written ({causes or 'see rank 0'})",
-                where=str(self._directory),
-                hint="make room on the disk and go on with --resume; the previous checkpoint is untouched",
-            ) from error
+            raise _cannot_write(self._directory, causes or "see rank 0") from error
+
+
+def _cannot_write(directory: Path, cause: str) -> EnvironmentProblem:
+    return EnvironmentProblem(
+        f"the checkpoint could not be written ({cause})",
+        where=str(directory),
+        hint="make room on the disk and go on with --resume; the previous checkpoint is untouched",
+    )
 
 
 def _own(bucket: WriteBucket, given: Sequence[Tensor]) -> WriteBucket:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from da3po_cli.ablations.matrix import Arm
+from da3po_cli.config.paths import expanded
 from da3po_cli.errors import UsageError
 from da3po_cli.runs import RunDir, runs_root
 
@@ -135,7 +136,7 @@ class AblationDir:
 
 def find_ablation(name_or_path: str, env: Mapping[str, str] = os.environ) -> AblationDir | None:
     """The ablation of that name below DA3PO_RUNS, or at that path; None where there is none."""
-    for candidate in (runs_root(env) / name_or_path, Path(name_or_path).expanduser()):
+    for candidate in (runs_root(env) / name_or_path, expanded(name_or_path)):
         if (candidate / FILE).is_file():
             return AblationDir(candidate)
     return None

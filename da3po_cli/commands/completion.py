@@ -189,5 +189,7 @@ def _settings(incomplete: str) -> list[Offer]:
 def _paths(given: str) -> list[str]:
     """Files and directories that begin so; the shell would look for one called `key=...`."""
     place = Path(given).parent if not given.endswith("/") else Path(given)
-    found = sorted(place.expanduser().glob("*"))[:200]
+    from da3po_cli.config.paths import expanded
+
+    found = sorted(expanded(place).glob("*"))[:200]
     return [f"{path}/" if path.is_dir() else str(path) for path in found]

@@ -9,12 +9,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from da3po_cli.algos.table import AlgoConfig
 from da3po_cli.config.checks_layout import fp8_rules, layout_rules, model_rules, parallel_rules, problem
 from da3po_cli.config.durations import seconds
 from da3po_cli.config.models import model_facts
+from da3po_cli.config.paths import expanded
 from da3po_cli.config.plan import layout
 from da3po_cli.config.schema import (
     CheckpointConfig,
@@ -23,6 +23,7 @@ from da3po_cli.config.schema import (
     HealthConfig,
     RewardConfig,
     RolloutConfig,
+    RunConfig,
     TrainConfig,
     ValidationConfig,
 )
@@ -33,7 +34,9 @@ from da3po_cli.evals.registry import choose, load_registry
 from da3po_cli.rewards.registry import REWARDS, sources
 
 _IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-_RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+_RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}")
+
+SEEDS = 1 << 32  # vLLM also seeds numpy's generator, which takes 32 bits
 
 
 def check(
@@ -47,7 +50,7 @@ def check(
     """
     problems = [
         *_positive(config),
-        *_run(config.run.name),
+        *_run(config.run),
         *_batch(config.rollout, config.train),
         *_algorithm(config.algo, config.rollout),
         *_optimizer(config.train),
@@ -66,7 +69,8 @@ def check(
         problems.append(error)
         facts = None
     parallel = config.parallel
-    sizes = (parallel.tensor, parallel.pipeline, parallel.virtual_pipeline, parallel.data or 1, config.rollout.tensor)
+    data = 1 if parallel.data is None else parallel.data
+    sizes = (parallel.tensor, parallel.pipeline, parallel.virtual_pipeline, data, config.rollout.tensor)
     if min(sizes) < 1:
         return problems  # reported by _positive; no layout follows from it
     where = layout(config, devices=devices, world=world)
@@ -104,11 +108,12 @@ def _positive(config: Config) -> Iterator[UsageError]:
             yield problem(f"{key}={value} must be at least 1", key, f"{key}=1 or more")
 
 
-def _run(name: str | None) -> Iterator[UsageError]:
-    if name is None:
-        return
-    if name == "latest" or not _RUN_NAME.fullmatch(name):
-        yield problem(f"{name!r} cannot name a run", "run.name", "--name of letters, digits and . _ + - only")
+def _run(run: RunConfig) -> Iterator[UsageError]:
+    if not 0 <= run.seed < SEEDS:
+        yield problem(f"run.seed={run.seed} is not in [0, 2^32), as numpy wants it", "run.seed", "run.seed=0")
+    if run.name is not None and (run.name == "latest" or not _RUN_NAME.fullmatch(run.name)):
+        fix = "--name of letters, digits and . _ + - only, 128 at most"
+        yield problem(f"{run.name!r} cannot name a run", "run.name", fix)
 
 
 def _batch(rollout: RolloutConfig, train: TrainConfig) -> Iterator[UsageError]:
@@ -347,7 +352,7 @@ def _data_spec(key: str, spec: str, flag: str, data: DataConfig) -> Iterator[Usa
 
 
 def _template(data: DataConfig) -> Iterator[UsageError]:
-    path = Path(data.template).expanduser()
+    path = expanded(data.template)
     if data.template in TEMPLATES:
         if data.thinking is not None and data.template != "chat":
             yield problem(

@@ -90,6 +90,8 @@ def fp8_rules(
                 key,
                 f"{off}, or another recipe: delayed and tensorwise from 8.9, blockwise from 9.0, mxfp8 from 10.0",
             )
+    if fp8.bf16_layers < 0:
+        yield problem(f"fp8.bf16_layers={fp8.bf16_layers} is negative", "fp8.bf16_layers", "fp8.bf16_layers=0 for none")
     if fp8.format == "none":
         if fp8.param_gather:
             yield problem("fp8.param_gather=true without FP8 training", "fp8.param_gather", "fp8.format=hybrid")

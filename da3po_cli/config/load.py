@@ -94,8 +94,9 @@ def resolve(
     """As `load_config`, but wrong settings are left out and their problems returned."""
     problems: list[UsageError] = []
     settings: list[Setting] = []
+    named = [name.strip() for name in env.get("DA3PO_CONFIG", "").split(",") if name.strip()]
     for name in files:
-        settings += _file_settings(name, problems)
+        settings += _file_settings(name, problems, "DA3PO_CONFIG" if name in named else "--config")
     settings += _env_settings(env, problems)
     settings += _override_settings(overrides, problems)
     for key, value in (flags or {}).items():
@@ -116,9 +117,7 @@ def _override_settings(tokens: Sequence[str], problems: list[UsageError]) -> Ite
         key, equals, text = token.partition("=")
         where = f"{token} on the command line"
         if not equals or not key:
-            hint = (
-                f"write {ALIASES.get(token, token) or 'key'}=value" if not token.startswith("-") else "da3po train -h"
-            )
+            hint = f"write {ALIASES.get(key, key) or 'key'}=value" if not token.startswith("-") else "da3po train -h"
             problems.append(UsageError(f"{token!r} is not key=value", where="command line", hint=hint))
             continue
         yield from _text_setting(key.strip(), text.strip(), where, problems)
@@ -155,13 +154,12 @@ def _text_setting(key: str, text: str, where: str, problems: list[UsageError]) -
 
 
 def _file_settings(
-    name: str, problems: list[UsageError], beside: Path | None = None, chain: tuple[Path, ...] = ()
+    name: str, problems: list[UsageError], where: str, beside: Path | None = None, chain: tuple[Path, ...] = ()
 ) -> list[Setting]:
-    """The settings of one file, after those of the files that its `defaults:` names."""
+    """The settings of one file, after those of the files that its `defaults:` names; `where` names this file."""
     try:
         path = find_config(name, beside=beside)
     except UsageError as error:
-        where = f"{_shown(chain[-1])} defaults" if chain else error.where
         problems.append(UnreadFile(error.message, where=where, hint=error.hint))
         return []
     if path.resolve() in chain:
@@ -172,12 +170,14 @@ def _file_settings(
         root = cast("yaml.Node | None", yaml.compose(text, Loader=_Loader))  # pyright: ignore[reportUnknownMemberType]
     except (OSError, UnicodeDecodeError) as error:
         hint = "a YAML file in UTF-8 that you may read"
-        problems.append(UnreadFile(f"cannot read {path}: {error}", where="--config", hint=hint))
+        problems.append(UnreadFile(f"cannot read {path}: {error}", where=where, hint=hint))
         return []
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
+    except yaml.YAMLError as error:
+        mark: Any = getattr(error, "problem_mark", None)
+        said = getattr(error, "problem", None) or str(error).splitlines()[0]
+        place = f"{path}:{mark.line + 1}" if mark else str(path)
         hint = "mend that line: its indentation, colons, quotes"
-        problems.append(UnreadFile(f"not YAML: {error.problem}", where=f"{path}:{line}", hint=hint))
+        problems.append(UnreadFile(f"not YAML: {said}", where=place, hint=hint))
         return []
     if root is None:
         return []
@@ -188,7 +188,7 @@ def _file_settings(
     reader.read(root, "", None)
     settings: list[Setting] = []
     for base in reader.defaults:
-        settings += _file_settings(base, problems, path.parent, (*chain, path.resolve()))
+        settings += _file_settings(base, problems, f"{reader.path} defaults", path.parent, (*chain, path.resolve()))
     # An overlay is the more special part of its file, so it comes after the rest of it.
     return settings + [s for s in reader.found if not s.algorithm] + [s for s in reader.found if s.algorithm]
 
@@ -318,7 +318,9 @@ def _such_as(setting: Setting) -> str:
     if nullable and str(setting.text).lower() == "none":
         return f"write {setting.key}=null"
     default = flatten(Config())[setting.key]
-    value = "null" if default is None else str(default).lower() if isinstance(default, bool) else default
+    if default in ("", None):
+        return f"write {setting.key}=VALUE"
+    value = str(default).lower() if isinstance(default, bool) else default
     flag = f"{setting.where} " if setting.where.startswith("--") else f"{setting.key}="
     return f"write a value such as {flag}{value}"
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from da3po_cli.config.paths import expanded
 from da3po_cli.errors import UsageError
 
 SUPPORTED_ARCHITECTURES = ("Qwen3ForCausalLM", "Qwen2ForCausalLM", "LlamaForCausalLM")
@@ -48,8 +49,8 @@ def is_hub_id(path: str) -> bool:
 
 def _cached_snapshot(hub_id: str, env: Mapping[str, str]) -> Path | None:
     """The snapshot of a hub id in the Hugging Face cache, or None."""
-    home = Path(env.get("HF_HOME", "~/.cache/huggingface")).expanduser()
-    hub = Path(env["HF_HUB_CACHE"]).expanduser() if "HF_HUB_CACHE" in env else home / "hub"
+    home = expanded(env.get("HF_HOME", "~/.cache/huggingface"))
+    hub = expanded(env["HF_HUB_CACHE"]) if "HF_HUB_CACHE" in env else home / "hub"
     repository = hub / f"models--{hub_id.replace('/', '--')}"
     try:
         commit = (repository / "refs" / "main").read_text().strip()
@@ -75,7 +76,7 @@ def model_directory(path: str, env: Mapping[str, str] = os.environ) -> Path | No
                 hint="rebuild it with scripts/make_demo_model.py, or reinstall da3po",
             )
         return DEMO_MODEL
-    directory = Path(path).expanduser()
+    directory = expanded(path)
     if path and directory.is_dir():
         return directory
     if is_hub_id(path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
+from da3po_cli.config.paths import expanded
 from da3po_cli.errors import UsageError
 
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -34,7 +35,7 @@ def find_config(name: str, *, beside: Path | None = None) -> Path:
     Raises:
         UsageError: neither; the hint holds the nearest shipped name.
     """
-    given = Path(name).expanduser()
+    given = expanded(name)
     candidates = [given] if beside is None else [beside / given, beside / f"{name}.yaml"]
     if given.name == name:  # no directory in it
         candidates.append(configs_directory() / f"{name}.yaml")

@@ -15,7 +15,7 @@ class RunConfig:
     steps: int = 100
     """Training steps: one rollout batch and its updates each. At least 1."""
     seed: int = 0
-    """Seed of the order of the prompts, of sampling and of initialisation."""
+    """Seed of the order of the prompts, of sampling and of initialisation. In [0, 4294967296)."""
     tensorboard: bool = True
     """Write TensorBoard files beside metrics.jsonl."""
     wandb_project: str | None = None
@@ -156,7 +156,7 @@ class Fp8Config:
     param_gather: bool = False
     """Keep the weights in FP8 and gather them so; the optimizer's main parameters stay in float32."""
     bf16_layers: int = 0
-    """This many layers at each end of the model stay in bf16; not with the delayed recipe."""
+    """This many layers at each end of the model stay in bf16; not with the delayed recipe. At least 0."""
 
 
 @dataclass(frozen=True)

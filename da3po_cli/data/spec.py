@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from da3po_cli.config.models import is_hub_id
+from da3po_cli.config.paths import expanded
 from da3po_cli.errors import UsageError
 
 Split = Literal["train", "validation"]
@@ -53,7 +54,7 @@ class Source:
 
     @property
     def path(self) -> Path:
-        return Path(self.name).expanduser()
+        return expanded(self.name)
 
     @property
     def label(self) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from da3po_cli.config.paths import expanded
 from da3po_cli.data.formats import Message
 from da3po_cli.data.spec import JINJA_SUFFIXES, TEMPLATES
 from da3po_cli.data.wraps import BOXED_SUFFIX, DAPO_PREFIX, DAPO_SUFFIX, bare_problem
@@ -75,7 +76,7 @@ def read_template(template: str) -> str:
     Raises:
         UsageError: not the name of a template, or no such file.
     """
-    path = Path(template).expanduser()
+    path = expanded(template)
     if path.suffix not in JINJA_SUFFIXES or not path.is_file():
         what = "no such file" if path.suffix in JINJA_SUFFIXES else "no such template"
         raise UsageError(

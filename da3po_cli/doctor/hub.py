@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from da3po_cli.config.paths import expanded
 from da3po_cli.doctor.findings import Context, Finding, fail, gib, ok, warn
 from da3po_cli.doctor.machine import nearest_existing, why_not_writable
 from da3po_cli.output import redact
@@ -25,7 +26,7 @@ _YES = ("1", "ON", "YES", "TRUE")
 def cache_directory(env: Mapping[str, str]) -> Path:
     """Where huggingface_hub keeps what it downloads."""
     home = Path(env.get("HF_HOME") or Path(env.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface")
-    return Path(env.get("HF_HUB_CACHE") or home / "hub").expanduser()
+    return expanded(env.get("HF_HUB_CACHE") or home / "hub")
 
 
 def wanted(context: Context) -> list[str]:

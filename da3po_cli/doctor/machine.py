@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from da3po_cli.config.paths import expanded
 from da3po_cli.doctor.findings import Context, Finding, fail, gib, ok, warn
 
 TESTED_PYTHON = ((3, 11), (3, 12))
@@ -127,7 +128,7 @@ def runs_directory(context: Context) -> Iterator[Finding]:
 
 
 def home_directory(context: Context) -> Iterator[Finding]:
-    home = Path(context.env.get("DA3PO_HOME") or "~/.cache/da3po").expanduser()
+    home = expanded(context.env.get("DA3PO_HOME") or "~/.cache/da3po")
     yield _directory("cache", home, "DA3PO_HOME", 0, "", needed=False)
 
 

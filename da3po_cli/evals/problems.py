@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
+from da3po_cli.config.paths import expanded
 from da3po_cli.data.formats import Message, load_rows
 from da3po_cli.data.spec import FILE_SUFFIXES
 from da3po_cli.errors import EnvironmentProblem, UsageError
@@ -92,7 +93,7 @@ def find_file(bench: Benchmark, bench_dir: Path | None = None, env: Mapping[str,
         bench_dir = Path(env[BENCH_DIR])
     if bench_dir is None:
         return str(_from_hub(bench, env))
-    directory = bench_dir.expanduser()
+    directory = expanded(bench_dir)
     for stem in (*bench.file, bench.name):
         for suffix in FILE_SUFFIXES:
             if (directory / f"{stem}{suffix}").is_file():
@@ -120,7 +121,7 @@ def _how_to_get(bench: Benchmark, directory: Path) -> str:
 
 def _from_hub(bench: Benchmark, env: Mapping[str, str]) -> Path:
     """The benchmark's rows as a Parquet file in the cache."""
-    home = Path(env.get("DA3PO_HOME") or "~/.cache/da3po").expanduser()
+    home = expanded(env.get("DA3PO_HOME") or "~/.cache/da3po")
     named = "-".join(filter(None, (bench.hub, bench.config, bench.split, bench.revision))).replace("/", "--")
     cached = home / "benchmarks" / f"{named}.parquet"
     if cached.is_file():

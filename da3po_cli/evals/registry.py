@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import yaml
 
+from da3po_cli.config.paths import expanded
 from da3po_cli.config.presets import benchmarks_file
 from da3po_cli.data.spec import ARITH, FILE_SUFFIXES, JINJA_SUFFIXES, TEMPLATES
 from da3po_cli.errors import UsageError
@@ -145,7 +146,7 @@ def _beside(value: str | None, file: Path) -> str | None:
     """A path in an entry is relative to the file of the entry."""
     if value is None or Path(value).suffix not in (*FILE_SUFFIXES, *JINJA_SUFFIXES):
         return value
-    return str(file.parent / Path(value).expanduser())
+    return str(file.parent / expanded(value))
 
 
 def _problems(bench: Benchmark) -> list[str]:

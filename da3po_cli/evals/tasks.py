@@ -9,6 +9,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from da3po_cli.config.paths import expanded
 from da3po_cli.config.schema import Config
 from da3po_cli.data.spec import JINJA_SUFFIXES
 from da3po_cli.errors import UsageError
@@ -190,5 +191,5 @@ def _task(raw: Mapping[str, Any]) -> Task:
 
 def _template_text(template: str) -> str:
     """A template file by its content."""
-    path = Path(template).expanduser()
+    path = expanded(template)
     return path.read_text(encoding="utf-8") if path.suffix in JINJA_SUFFIXES and path.is_file() else template

@@ -9,8 +9,9 @@ queries and keys, t tensor-parallel ranks, s = t with sequence parallelism and e
   fused query-key-value matrix Q + 2K, queries and keys after RoPE Q + K, the attention's output Q (all /t); the input
   of SwiGLU 2F and its output F (/t). In FP8 the inputs of the four linear layers are kept in one byte.
 * Megatron's local layers, on a CPU: torch's norms and SwiGLU are several operations, each with its own copy: 6H/s, and
-  4F for the MLP. Attention pads neighbouring sequences: Q + 2K padded, and the output Q twice, padded and not; cosine
-  and sine of RoPE 4D; with norms of queries and keys also their inputs Q + 2K and Q + K.
+  5F for the MLP. Attention pads neighbouring sequences: Q + 2K padded, and the output Q twice, padded and not; cosine
+  and sine of RoPE 4D; with norms of queries and keys also the projection Q + 2K, a copy of its queries Q, and what is
+  normed, Q + K. That is the sum of the tensors that autograd keeps, but for the padding (about a tenth of Q and K).
 
 With full recomputation a layer keeps its input, H/s, and all of the above once, for the layer that is recomputed.
 """
@@ -52,9 +53,9 @@ def layer_bytes(shape: Shape, parallel: ParallelConfig, dtype: str, fp8: Fp8Conf
     query, key = shape.query / t, max(shape.key_value / t, shape.head_dim)
     ffn = shape.ffn / t
     if not fused:
-        norms = 2 * query + 3 * key if shape.qk_norm else 0
+        norms = 3 * query + 3 * key if shape.qk_norm else 0
         attention = 3 * query + 2 * key + norms + 4 * shape.head_dim
-        return width * (6 * shape.hidden / s + attention + 4 * ffn)
+        return width * (6 * shape.hidden / s + attention + 5 * ffn)
     attention, mlp, narrow = 2 * query + 3 * key, 2 * ffn, 2 * shape.hidden / s + query + ffn
     wide = 2 * shape.hidden / s + attention + mlp
     if fp8.format == "none":

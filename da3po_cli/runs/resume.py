@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from da3po_cli.config.paths import expanded
 from da3po_cli.config.load import diff
 from da3po_cli.config.schema import Config
 from da3po_cli.errors import UsageError
@@ -66,5 +67,5 @@ def changes(before: Config, after: Config) -> list[tuple[str, Any, Any]]:
 
 
 def _same_place(old: str, new: str) -> bool:
-    first, second = Path(old).expanduser(), Path(new).expanduser()
+    first, second = expanded(old), expanded(new)
     return first.exists() and second.exists() and first.samefile(second)

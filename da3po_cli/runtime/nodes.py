@@ -137,7 +137,8 @@ def open_store(rank: int) -> TCPStore:
     patience = timedelta(seconds=ARRIVAL_SECONDS)
     lends = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if not lends and not _kept:  # rank 0's own, as new as the rank
-        return _own_store(host, port) if rank == 0 else _reach(host, port, time.monotonic() + ARRIVAL_SECONDS)
+        _kept.append(_own_store(host, port) if rank == 0 else _reach(host, port, time.monotonic() + ARRIVAL_SECONDS))
+        return _kept[-1]
     lent = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=patience)
     key = f"{_STORE}/{len(_kept)}"  # a script may train twice, and the first store is still there
     if rank == 0:
@@ -146,6 +147,7 @@ def open_store(rank: int) -> TCPStore:
         lent.set(key, f"{store.port} {nonce}")
     else:
         store = _find(lent, key, host, rank)
+    _kept.append(store)
     os.environ |= {"MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "False"}
     return store
 
@@ -236,7 +238,6 @@ class Meeting:
     def __enter__(self) -> Meeting:
         rendezvous(self.place)
         self._store = open_store(self.place.rank)
-        _kept.append(self._store)
         arrived = {"host": socket.gethostname(), "restarts": self.place.restarts}
         if self.place.rank > 0:
             self._store.set(f"da3po/arrive/{self.place.rank}", json.dumps(arrived))

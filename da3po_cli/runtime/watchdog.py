@@ -21,7 +21,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -206,6 +206,7 @@ class _Watch(threading.Thread):
 
     def _end(self, beats: Sequence[Beat], changed: dict[int, float]) -> None:
         here = [one for one in beats if one.host == socket.gethostname()]
+        before = {one.rank: stacks_size(self._logs, one.rank) for one in here}
         states = {one.rank: process_state(one.pid)[0] for one in here}
         late = behind(beats, states, changed)
         error = stall_error(late, states.get(late.rank, "?"), self._timeout, self._logs, alone=len(beats) == 1)
@@ -216,7 +217,7 @@ class _Watch(threading.Thread):
         except OSError:  # a full disk: every rank acts
             pass
         faulthandler.dump_traceback(self._stacks, all_threads=True)
-        dump_stacks([one for one in here if one.rank != self._rank], self._logs)
+        dump_stacks([one for one in here if one.rank != self._rank], self._logs, before)
         self._report(error, late.rank)
         os._exit(error.exit_code)
 
@@ -253,31 +254,40 @@ def stall_error(late: Beat, state: str, timeout: float, logs: Path, *, alone: bo
     )
 
 
-def dump_stacks(beats: Sequence[Beat], logs: Path) -> None:
+def dump_stacks(beats: Sequence[Beat], logs: Path, before: Mapping[int, int]) -> None:
     """Wait until these ranks of this machine have written their stacks after the alarm; DUMP_SECONDS at most.
 
-    Stopped ones are woken for it. Whoever does not answer, because something holds its GIL, gets the signal.
+    Stopped ones are woken for it, with the signal pending, which shows where they were. Whoever else does not answer,
+    because something holds its GIL, gets the signal later.
+
+    Args:
+        before: size of the stacks of each rank before the alarm; a user may have asked for some.
     """
-    waiting: dict[Path, Beat] = {}
-    for one in beats:
+
+    def silent(one: Beat) -> bool:
         state, born = process_state(one.pid)
-        if state not in ("", "Z") and born == one.born:
-            waiting[logs / f"rank_{one.rank}.stacks.txt"] = one
-            with contextlib.suppress(OSError):
-                os.kill(one.pid, signal.SIGCONT)  # it does nothing to a process that runs
-    begun, signalled = time.monotonic(), False
-    while waiting and time.monotonic() - begun < DUMP_SECONDS:
+        return state not in ("", "Z") and born == one.born and stacks_size(logs, one.rank) <= before[one.rank]
+
+    def ask(one: Beat) -> None:
+        with contextlib.suppress(OSError):
+            os.kill(one.pid, DUMP)
+            os.kill(one.pid, signal.SIGCONT)  # it does nothing to a process that runs
+
+    for one in filter(silent, beats):
+        if process_state(one.pid)[0] == "T":
+            ask(one)
+    deadline, asked = time.monotonic() + DUMP_SECONDS, False
+    while (waiting := [*filter(silent, beats)]) and time.monotonic() < deadline:
+        if not asked and time.monotonic() > deadline - DUMP_SECONDS / 2:
+            asked = True
+            for one in waiting:
+                ask(one)
         time.sleep(0.1)
-        waiting = {file: one for file, one in waiting.items() if not _size(file)}
-        if not signalled and time.monotonic() - begun > DUMP_SECONDS / 2:
-            signalled = True
-            for one in waiting.values():
-                with contextlib.suppress(OSError):
-                    os.kill(one.pid, DUMP)
 
 
-def _size(file: Path) -> int:
+def stacks_size(logs: Path, rank: int) -> int:
+    """Bytes of the stacks that a rank has written."""
     try:
-        return file.stat().st_size
+        return (logs / f"rank_{rank}.stacks.txt").stat().st_size
     except OSError:
         return 0

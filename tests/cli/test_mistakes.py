@@ -29,6 +29,7 @@ PRESETS = "presets: demo, qwen3-4b, qwen3-8b, smollm2-135m"
 FILES = {
     "syntax.yaml": "run:\n  steps: 3\n bad: [\n",
     "twice.yaml": "defaults: demo\nrun:\n  steps: 3\n  steps: 4\n",
+    "binary.yaml": "\x01\x02",
     "list.yaml": "- a\n- b\n",
     "type.yaml": "defaults: demo\ntrain:\n  lr: fast\n",
     "base.yaml": "defaults: [demoo]\n",
@@ -101,6 +102,14 @@ CONFIG = {
         error: run.steps=0 must be at least 1
           at: run.steps, set by --steps
           fix: run.steps=1 or more""",
+    "train -c demo --seed=-1": """
+        error: run.seed=-1 is not in [0, 2^32), as numpy wants it
+          at: run.seed, set by --seed
+          fix: run.seed=0""",
+    "train -c demo parallel.data=0": """
+        error: parallel.data=0 must be at least 1
+          at: parallel.data=0 on the command line
+          fix: parallel.data=1 or more""",
     "train -c demo rollout.group_size=1": """
         error: rollout.group_size=1: a group of one has no advantage, its mean is its reward
           at: rollout.group_size=1 on the command line
@@ -154,6 +163,10 @@ CONFIG = {
         error: not YAML: expected <block end>, but found '<block mapping start>'
           at: syntax.yaml:3
           fix: mend that line: its indentation, colons, quotes""",
+    "train -c binary.yaml": """
+        error: not YAML: unacceptable character #x0001: special characters are not allowed
+          at: binary.yaml
+          fix: mend that line: its indentation, colons, quotes""",
     "train -c twice.yaml": """
         error: run.steps is given twice
           at: twice.yaml:4 run.steps
@@ -174,6 +187,11 @@ CONFIG = {
         error: circle.yaml is its own default
           at: circle.yaml defaults
           fix: break the circle""",
+    "DA3PO_CONFIG=dem train": f"""
+        no --config: using DA3PO_CONFIG=dem
+        error: no config called 'dem': neither a file nor a shipped preset
+          at: DA3PO_CONFIG
+          fix: did you mean demo? {PRESETS}""",
     "DA3PO_TRAIN__LR=abc train -c demo": """
         error: train.lr=abc: must be a number
           at: environment DA3PO_TRAIN__LR
@@ -191,6 +209,14 @@ CONFIG = {
         error: model directory not found: 'nowhere'
           at: model.path, set by --model
           fix: --model DIR with a Hugging Face checkpoint, a hub id such as Qwen/Qwen3-4B-Base, or demo""",
+    "train -c demo --model '~nobody/model'": """
+        error: model directory not found: '~nobody/model'
+          at: model.path, set by --model
+          fix: --model DIR with a Hugging Face checkpoint, a hub id such as Qwen/Qwen3-4B-Base, or demo""",
+    "train -c demo model.path=": """
+        error: model.path=: must be text, not null
+          at: model.path= on the command line
+          fix: write model.path=VALUE""",
     "train -c demo --model no_model": """
         error: no config.json in the model directory no_model
           at: model.path, set by --model
@@ -244,7 +270,11 @@ solution_answer, gold, label, solution); found: question, result
     "train -c demo --name ../up": """
         error: '../up' cannot name a run
           at: run.name, set by --name
-          fix: --name of letters, digits and . _ + - only""",
+          fix: --name of letters, digits and . _ + - only, 128 at most""",
+    f"train -c demo --name {'x' * 300}": f"""
+        error: '{"x" * 300}' cannot name a run
+          at: run.name, set by --name
+          fix: --name of letters, digits and . _ + - only, 128 at most""",
     "train -c demo --resume --name nosuch": """
         error: no run to resume in runs/nosuch
           at: --resume

@@ -79,10 +79,14 @@ def test_an_error_as_json_and_on_another_rank(
     assert rank() == 3
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("NO_COLOR", "1")
-    print_error(EnvironmentProblem("no device", hint="get one"), as_json=True)
+    error = EnvironmentProblem("no device", hint="get one")
+    print_error(error, as_json=True)
+    assert capsys.readouterr() == ("", "rank 3: error: no device\nrank 3:   fix: get one\n")  # stdout is rank 0's
+    monkeypatch.setenv("RANK", "0")
+    print_error(error, as_json=True)
     stdout, stderr = capsys.readouterr()
     assert json.loads(stdout)["error"]["kind"] == "environment"
-    assert stderr == "rank 3: error: no device\nrank 3:   fix: get one\n"
+    assert stderr == "error: no device\n  fix: get one\n"
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,15 @@ from da3po_cli.algos.sampling import group_to_dict
 from da3po_cli.algos.types import Group, Prompt, Response
 from da3po_cli.runtime.watchdog import Beat, read_beats
 
+MOST_STEPS = 8
 QUIET = ["run.tensorboard=false", "data.validation=null", "checkpoint.keep=2"]
 """Settings that leave the files under test alone."""
 
 
 def make_rollouts(folder: Path, steps: int, *, seed: int = 3) -> list[str]:
     """Write rollouts of `steps` steps, as a run saves them: made-up answers of 8 prompts, half of them right.
+
+    Those of a step are the same whatever `steps`.
 
     Returns:
         The arguments of a run that trains on them.

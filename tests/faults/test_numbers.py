@@ -18,9 +18,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.faults]
 STEPS = 4
 
 
-def test_a_run_that_diverges_stops_and_goes_on_from_a_checkpoint_before_it(tmp_path):
+def test_a_run_that_diverges_stops_and_goes_on_from_a_checkpoint_before_it(tmp_path, unbroken):
     arguments = [*make_rollouts(tmp_path / "rollouts", STEPS), "parallel.data=2"]
-    train(tmp_path, *arguments, "--name=reference")
     train(tmp_path, *arguments, "--name=run", "--steps=2", "checkpoint.keep=9")
     run = RunDir(tmp_path / "run")
     steps = ["--resume", "--name=run", f"--steps={STEPS}", arguments[-2]]
@@ -53,4 +52,4 @@ def test_a_run_that_diverges_stops_and_goes_on_from_a_checkpoint_before_it(tmp_p
             assert math.isfinite(row["advantage"]) and row["advantage"] != 0
 
     train(tmp_path, *steps, "--resume=2", "train.lr=5e-5", "train.warmup_steps=5")
-    assert metrics(run.path) == metrics(tmp_path / "reference")
+    assert metrics(run.path) == unbroken(2)[:STEPS]

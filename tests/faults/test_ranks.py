@@ -21,15 +21,12 @@ STALL = 4  # seconds; a beat comes several times a second
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    """Rollouts, and a run on them that nothing happens to."""
-    root = tmp_path_factory.mktemp("runs")
-    train(root, *make_rollouts(root / "rollouts", STEPS), *TWO, "--name=reference")
-    return root
+    return tmp_path_factory.mktemp("runs")
 
 
 @pytest.fixture(scope="module")
-def arguments(root, tmp_path_factory):
-    return [*make_rollouts(tmp_path_factory.mktemp("same") / "rollouts", STEPS), *TWO]
+def arguments(root):
+    return [*make_rollouts(root / "rollouts", STEPS), *TWO]
 
 
 def test_a_rank_killed_in_training(root, arguments):
@@ -77,11 +74,11 @@ def test_a_stopped_rank_ends_the_job_with_the_stacks_of_all(root, arguments):
         assert "in learn" in stacks, "the main thread was in the training phase"
     run = RunDir(root / "stalled")
     assert run.read()["status"] == "failed"
-    assert run.saved_steps()[-1] == beat.step - 1
+    assert run.saved_steps()[-1] >= beat.step - 1  # woken for its stack, it may finish the step
 
 
 @pytest.mark.parametrize("name", ["killed", "stalled"])
-def test_the_run_goes_on_as_if_nothing_had_happened(root, arguments, name):
+def test_the_run_goes_on_as_if_nothing_had_happened(root, arguments, unbroken, name):
     train(root, "--resume", f"--name={name}", arguments[-2], "health.stall_timeout=1800")
-    assert metrics(root / name) == metrics(root / "reference")
+    assert metrics(root / name) == unbroken(2)[:STEPS]
     assert not list((root / name / "checkpoints").glob("partial_*"))

@@ -26,9 +26,9 @@ def test_the_step_of_the_paper() -> None:
     batch = batch_of(config, 8)
     assert (batch.responses, batch.updates, batch.mini_responses, batch.rank_responses) == (8192, 16, 512, 64)
     assert batch.longest == 2048 + 20480
-    assert batch.mean == 7509
-    assert batch.micro_batches == 20  # 64 x 7509 = 480,576 tokens in micro-batches of 24,576
-    assert batch.tokens == 24029
+    assert batch.mean == 9011
+    assert batch.micro_batches == 24  # 64 x 9011 = 576,704 tokens in micro-batches of 24,576
+    assert batch.tokens == 24030
     assert batch.most_tokens == 24576
     assert batch.kept == pytest.approx(0.72, abs=0.005)
     assert batch.generated == math.ceil(512 / batch.kept)
@@ -40,7 +40,7 @@ def test_a_run_takes_the_place_of_assumptions() -> None:
     assert (batch.generated, batch.mean, batch.kept_source) == (1024, 3000, "measured in first")
     assert batch.micro_batches == 8  # 192,000 tokens
     half = batch_of(config, 8, Measured("first", 0.5, None))
-    assert half.mean == 7509
+    assert half.mean == 9011
 
 
 def test_without_dynamic_sampling_every_group_counts() -> None:

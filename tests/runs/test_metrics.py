@@ -85,3 +85,31 @@ def test_a_record_can_be_amended(tmp_path):
         {"step": 2, "train/loss": None},
         {"step": 3},
     ]
+
+
+@pytest.mark.parametrize("line", ["12\n", '["step"]\n', '{"loss": 1}\n', '{"step": "two"}\n', "\x00\n", "\n"])
+def test_a_line_that_is_no_record_of_a_step_is_named(tmp_path, line):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n' + line + '{"step": 3}\n')
+    with pytest.raises(UsageError, match="not a record of a step") as caught:
+        read_metrics(tmp_path / "metrics.jsonl")
+    assert caught.value.where.endswith("metrics.jsonl:2")
+
+
+def test_bytes_that_are_no_text_are_named_too(tmp_path):
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n{"step\xff": 2}\n')
+    with pytest.raises(UsageError) as caught:
+        read_metrics(tmp_path / "metrics.jsonl")
+    assert caught.value.where.endswith("metrics.jsonl:2")
+
+
+def test_a_resume_takes_the_record_of_its_step_from_the_checkpoint_only_where_it_is_missing(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2, "tr')
+    writer = MetricsWriter(tmp_path, resume_step=2, resume_record={"step": 2, "saved": True}, wandb_project=None)
+    assert writer.cut == '{"step": 2, "tr'
+    writer.close()
+    assert read_metrics(path) == [{"step": 1}, {"step": 2, "saved": True}]
+    again = MetricsWriter(tmp_path, resume_step=2, resume_record={"step": 2, "other": True}, wandb_project=None)
+    assert again.cut == ""
+    again.close()
+    assert read_metrics(path) == [{"step": 1}, {"step": 2, "saved": True}]
