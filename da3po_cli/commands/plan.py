@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from da3po_cli.planning.batch import Measured
     from da3po_cli.planning.estimate import Estimate, Machine
     from da3po_cli.planning.layouts import Candidate
+    from da3po_cli.planning.shape import Shape
 
 _EPILOG = """\b
 Examples:
@@ -91,26 +93,53 @@ def plan(
         raise ConfigErrors(list(loaded.problems))
     typed = [*(f"-c {shlex.quote(name)}" for name in files), *([f"--model {shlex.quote(model)}"] if model else [])]
     typed += [shlex.quote(token) for token in overrides or [] if not token.startswith(_LAYOUT_KEYS)]
-    _show(out, loaded.config, place, _measured(run), " ".join(typed), search=gpus is not None)
+    _print(out, _make(loaded.config, place, _measured(run), search=gpus is not None), " ".join(typed))
 
 
-def _show(out: Out, config: Config, machine: Machine, measured: Measured | None, typed: str, *, search: bool) -> None:
-    """Print the plan of the config's own layout, and with `search` the layouts that are better or as good."""
-    from dataclasses import asdict
+@dataclass(frozen=True)
+class _Plan:
+    """What is printed. `own` is None where the config's own layout is refused."""
 
-    from da3po_cli.planning import show
+    config: Config
+    facts: ModelFacts
+    shape: Shape
+    source: str
+    refused: list[UsageError]
+    own: Estimate | None
+    candidates: list[Candidate]
+
+    @property
+    def best(self) -> Candidate | None:
+        """The first layout that fits."""
+        return next((one for one in self.candidates if one.fits), None)
+
+    @property
+    def chosen(self) -> Estimate:
+        """The config's own layout, if nothing better is known."""
+        if self.own is not None and (self.own.fits or self.best is None):
+            return self.own
+        return (self.best or self.candidates[0]).found
+
+
+def _make(config: Config, machine: Machine, measured: Measured | None, *, search: bool) -> _Plan:
+    """The plan of the config's own layout, and with `search` of all others of the machine.
+
+    Raises:
+        ConfigErrors: nothing can be planned, with all that is wrong.
+        UsageError: nothing is known of the model.
+    """
     from da3po_cli.planning.estimate import estimate
     from da3po_cli.planning.known import planned_facts
     from da3po_cli.planning.layouts import rank_layouts
     from da3po_cli.planning.shape import shape_of
 
-    facts, source = planned_facts(config.model.path)
+    path = config.model.path
+    facts, source = planned_facts(path)
     if facts is None:
         raise UsageError(
-            f"the config.json of {config.model.path} is not on this machine",
+            f"the config.json of {path} is not on this machine",
             where="model.path",
-            hint="--model DIR, or download it into the Hugging Face cache: hf download "
-            f"{config.model.path} config.json",
+            hint=f"--model DIR, or download it into the Hugging Face cache: hf download {path} config.json",
         )
     shape = shape_of(facts)
     refused = _refusals(config, machine, facts, search=search)
@@ -118,35 +147,36 @@ def _show(out: Out, config: Config, machine: Machine, measured: Measured | None,
     own = None if refused else estimate(config, shape, machine, measured)
     if own is None and not candidates:
         raise ConfigErrors(refused)
-    best = candidates[0] if candidates and candidates[0].fits else None
-    chosen = own if own is not None and (own.fits or best is None) else best.found if best else candidates[0].found
-    about = {"path": config.model.path, "parameters": shape.parameters, "source": source, **asdict(shape)}
-    command = f"da3po train {typed} {' '.join(best.overrides)}" if best else None
+    return _Plan(config, facts, shape, source, refused, own, candidates)
+
+
+def _print(out: Out, made: _Plan, typed: str) -> None:
+    from dataclasses import asdict
+
+    from da3po_cli.planning import show
+
+    config, shape, own, chosen = made.config, made.shape, made.own, made.chosen
+    command = f"da3po train {typed} {' '.join(made.best.overrides)}" if made.best else None
     out.event(
         "plan",
-        model=about,
-        refused=[problem.message for problem in refused],
+        model={"path": config.model.path, "parameters": shape.parameters, "source": made.source, **asdict(shape)},
+        refused=[problem.message for problem in made.refused],
         own=None if own is None else show.values(own),
         chosen=show.values(chosen),
-        layouts=[show.candidate_values(candidate) for candidate in candidates],
+        layouts=[show.candidate_values(candidate) for candidate in made.candidates],
         command=command,
     )
-    out.table(
-        [
-            ("model", f"{config.model.path} ({show.model_text(facts, shape, source)}), {config.model.dtype}"),
-            *_layout_rows(chosen, own),
-            *show.rows(chosen),
-        ]
-    )
+    model = f"{config.model.path} ({show.model_text(made.facts, shape, made.source)}), {config.model.dtype}"
+    out.table([("model", model), *_layout_rows(chosen, own), *show.rows(chosen)])
     out.data("\n" + "\n".join(show.memory_lines(chosen)))
     out.data(show.verdict(chosen))
     if own is not None and chosen is not own:
         out.data(f"the config's own layout {_layout(own)}: {show.verdict(own)}")
-    for problem in refused:
+    for problem in made.refused:
         out.data(f"the config's own layout is refused: {problem.message}")
-    if candidates:
-        out.data("\n" + "\n".join(show.layout_lines(candidates)))
-        out.data(_advice(candidates, command))
+    if made.candidates:
+        out.data("\n" + "\n".join(show.layout_lines(made.candidates)))
+        out.data(_advice(made.candidates, command))
 
 
 def _advice(candidates: list[Candidate], command: str | None) -> str:
@@ -195,12 +225,12 @@ def _refusals(config: Config, machine: Machine, facts: ModelFacts, *, search: bo
     from da3po_cli.config.plan import layout
 
     found = [one for one in check(config, devices=machine.gpus) if (one.where or "").partition(".")[0] in _PLANNED]
-    sizes = (config.parallel.tensor, config.parallel.pipeline, config.parallel.data or 1, config.rollout.tensor)
-    if min(sizes) < 1:  # no layout follows from these
-        raise ConfigErrors(found)
+    parallel, data = config.parallel, 1 if config.parallel.data is None else config.parallel.data
+    if min(parallel.tensor, parallel.pipeline, parallel.virtual_pipeline, data, config.rollout.tensor) < 1:
+        raise ConfigErrors(found)  # no layout follows from these
     where = layout(config, devices=machine.gpus)
     own = [
-        *parallel_rules(config.parallel, config.rollout, config.algo),
+        *parallel_rules(parallel, config.rollout, config.algo),
         *layout_rules(where, config, machine.gpus, None),
         *model_rules(facts, where, config),  # which `check` knows only of a model that is on this machine
     ]

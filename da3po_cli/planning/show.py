@@ -25,7 +25,6 @@ def rows(found: Estimate) -> list[tuple[str, str]]:
     copies = checkpoint.keep + (1 if checkpoint.keep_best and checkpoint.every else 0) + 1
     sampled = f"{batch.generated} prompts sampled for {batch.prompts}" if batch.kept < 1 else "every group counts"
     most = "" if batch.most_tokens == batch.tokens else f", at most {batch.most_tokens}"
-    host = f"; {_gib(found.host_bytes)} of host memory per rank for the reference weights" if found.host_bytes else ""
     return [
         ("kept", f"{batch.kept:.0%} of groups ({batch.kept_source}): {sampled}"),
         (
@@ -36,14 +35,21 @@ def rows(found: Estimate) -> list[tuple[str, str]]:
         (
             "resharding",
             f"{_decimal(found.sync_bytes)} per sync to each of {where.engines} engine(s); largest tensor "
-            f"{_decimal(found.buffer_bytes)}{host}",
+            f"{_decimal(found.buffer_bytes)}",
         ),
         (
             "disk",
             f"{_decimal(found.checkpoint_bytes)} per checkpoint, up to {_decimal(copies * found.checkpoint_bytes)} "
             f"while one of {copies} is written",
         ),
+        *([("host", _host(found))] if found.machine.gpus else []),
     ]
+
+
+def _host(found: Estimate) -> str:
+    reference = ", and reference weights" if found.config.algo.kl_coef else ""
+    each = f"{_gib(found.host_bytes)} of host memory per rank while a checkpoint is gathered{reference}"
+    return f"{each}; {_gib(found.where.world * found.host_bytes)} for all ranks"
 
 
 def memory_lines(found: Estimate) -> list[str]:
@@ -87,9 +93,9 @@ def _advice(found: Estimate, worst: Phase) -> str:
     """What to change first; more GPUs help in any case."""
     share, train = largest_share(found), found.config.train
     engine = worst.parts.get("vLLM weights", 0) + worst.parts.get("vLLM workspace", 0)
-    if worst.name == "rollout" and engine < share * found.machine.memory:
+    if worst.name in ("rollout", "save") and engine < share * found.machine.memory:
         return f"try rollout.gpu_memory={share:g}"
-    if worst.name == "rollout":
+    if worst.name in ("rollout", "save"):
         return "try a larger rollout.tensor, parallel.tensor or parallel.pipeline, or more GPUs"
     wishes = [] if train.recompute else ["train.recompute=true"]
     if train.micro_batch_tokens > found.batch.longest:

@@ -9,9 +9,7 @@ import os
 import secrets
 import sys
 import time
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,7 +27,7 @@ from da3po_cli.runs import RunDir, command_line, latest_run, runs_root
 from da3po_cli.runs.resume import changes, refusals
 from da3po_cli.runtime import launch as launching
 from da3po_cli.runtime.launch import AGAIN, Place, WorkerOptions
-from da3po_cli.runtime.nodes import Ended, Meeting, identity, outer_launcher, same_job
+from da3po_cli.runtime.nodes import Ended, Meeting, identity, into_file, outer_launcher, same_job
 
 TOKEN = "token"  # beside the logs: what rank 0 writes to see whether all ranks see it
 
@@ -98,6 +96,7 @@ def prepare(out: Out, request: Request, *, place: Place | None = None, restarts:
     config = replace(config, run=replace(config.run, name=run_dir.name))
     if place is not None and _started_again(run_dir, place, restarts):
         resumed, resume = run_dir, AGAIN
+        config = _as_begun(run_dir, config)
         out.say(f"the ranks were started again: going on with {run_dir.path}")
     else:
         run_dir.check_free(resume=resume, overwrite=request.overwrite)
@@ -177,6 +176,12 @@ def _run_dir(config: Config, preset: str, place: Place | None) -> RunDir:
 def _started_again(run_dir: RunDir, place: Place, restarts: int) -> bool:
     attempts = run_dir.read().get("attempts", [])
     return bool(attempts) and same_job(attempts[-1], identity(place), restarts)
+
+
+def _as_begun(run_dir: RunDir, config: Config) -> Config:
+    """The config that the job began with: a file may have been edited since. Only the number of ranks may be new."""
+    begun = load_config([str(run_dir.config_file)], env={}).config
+    return replace(begun, parallel=replace(begun.parallel, data=config.parallel.data))
 
 
 def _sensible(found: list[UsageError], loaded: Loaded) -> list[UsageError]:
@@ -320,10 +325,30 @@ def _lead(
         else:
             out.say(f"\ninterrupted before the first checkpoint; logs in {run_dir.attempt(attempt)}")
         raise
+    except Exception as error:
+        if meeting is None or isinstance(error, Da3poError):
+            raise
+        raise _first_to_fail(error, run_dir.attempt(attempt)) from error
     from da3po_cli.reports.build import report_after
 
     report_after(out, run_dir)
     return run_dir
+
+
+_GONE = ("closed by peer", "reset by peer", "remote process exit")  # gloo, gloo, NCCL
+
+
+def _first_to_fail(error: Exception, logs: Path) -> Da3poError:
+    """What ended the job, under an outer launcher: rank 0 may only have missed a rank that failed before it did."""
+    first = launching.first_failure(logs, {0: 1})
+    missed = any(text in str(error) for text in _GONE)
+    if not missed or not first.message.startswith("rank 0 "):
+        return first
+    return RankFailed(
+        f"a rank has gone without a word, killed perhaps: {str(error).splitlines()[0]}",
+        where=str(logs),
+        hint="see the launcher's output on all nodes for its exit code; the machine may have run out of memory",
+    )
 
 
 def _launch(config: Config, run_dir: RunDir, options: WorkerOptions, **more: Any) -> None:
@@ -372,7 +397,7 @@ def _follow(meeting: Meeting) -> RunDir:
     meeting.look(logs / TOKEN, heard["token"])
     log = logs / f"rank_{meeting.place.rank}.log"
     try:
-        with _into(log):
+        with into_file(log):
             _launch(from_dict(heard["config"]), run_dir, options)
     except Da3poError as error:
         error.where = f"{error.where}; log in {log}" if error.where else f"log in {log}"
@@ -380,25 +405,3 @@ def _follow(meeting: Meeting) -> RunDir:
     except Exception as error:
         raise RankFailed(f"{type(error).__name__}: {error}", where=f"log in {log}") from error
     return run_dir
-
-
-@contextmanager
-def _into(log: Path) -> Iterator[None]:
-    """stdout and stderr of this process go to one file, those of C libraries too; a traceback as well."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    saved, file = (os.dup(1), os.dup(2)), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
-    try:
-        yield
-    except Exception:
-        traceback.print_exc()
-        raise
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        for number, former in enumerate(saved, 1):
-            os.dup2(former, number)
-            os.close(former)
-        os.close(file)

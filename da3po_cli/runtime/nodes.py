@@ -17,9 +17,11 @@ import os
 import secrets
 import socket
 import subprocess
+import sys
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -330,3 +332,25 @@ def _appears(file: Path, content: str) -> bool:
                 return True
         time.sleep(0.2)
     return False
+
+
+@contextmanager
+def into_file(log: Path) -> Iterator[None]:
+    """stdout and stderr of this process go to one file, those of C libraries too; a traceback as well."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    saved, file = (os.dup(1), os.dup(2)), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    try:
+        yield
+    except Exception:
+        traceback.print_exc()
+        raise
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, former in enumerate(saved, 1):
+            os.dup2(former, number)
+            os.close(former)
+        os.close(file)

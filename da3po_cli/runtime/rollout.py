@@ -274,6 +274,9 @@ class VllmGenerator:
         whole.
         """
         if self._asleep:
+            import torch
+
+            torch.cuda.empty_cache()  # the engine's memory is not from torch's pool, which keeps what the trainer freed
             self._engine.wake_up(tags=["weights"])
         with _running():
             self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})

@@ -370,14 +370,20 @@ def test_events_of_a_training_run(trained: tuple[Path, list[Any]]) -> None:
 def test_events_of_what_follows(trained: tuple[Path, list[Any]]) -> None:
     place, _ = trained
     (export,) = da3po(place, "export", "one", "hf")
-    texts = dict.fromkeys(("event", "run", "out", "dtype"), str)
-    assert list(wrong(export, {**texts, **{key: export[key].__class__ for key in set(export) - set(texts)}})) == []
-    assert {"step", "tensors", "parameters", "nbytes", "seconds", "verification"} <= set(export)
+    schema = {
+        **dict.fromkeys(("event", "run", "out", "dtype"), str),
+        **dict.fromkeys(("step", "tensors", "parameters", "nbytes"), int),
+        "files": [str],
+        "seconds": float,
+        "verification": (None,),
+    }
+    assert list(wrong(export, schema)) == []
     (result,) = da3po(
         place, "eval", "--bench", "arith", "--model", "one", "--k", "2", "--limit", "2", "--out", "r.json"
     )
     assert result["event"] == "eval" and isinstance(result["val/arith/avg@2"], float)
-    assert {"model", "benches", "val/arith/pass@2"} <= set(result)
+    about = ["model", "fingerprint", "created", "seconds", "samples_of_earlier_attempts", "command", "commits", "ran"]
+    assert {*result} == {"event", *about, "engine", "average", "benches", "val/arith/avg@2", "val/arith/pass@2"}
     (compared,) = da3po(place, "eval", "compare", "r.json", "r.json")
     assert {key: type(value) for key, value in compared.items()} == {
         **dict.fromkeys(("event", "a", "b", "metric"), str),

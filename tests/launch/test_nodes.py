@@ -14,8 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from da3po_cli.errors import DivergedError
 from da3po_cli.runs import RunDir
 from da3po_cli.runs.metrics import read_metrics
+from da3po_cli.runtime.job import _first_to_fail
+from da3po_cli.runtime.launch import note_error
 from da3po_cli.runtime.nodes import Place, identity, outer_launcher, same_job
 
 REPOSITORY = Path(__file__).parents[2]
@@ -69,35 +72,34 @@ class Nodes:
                 )
             )
 
-    def ranks(self) -> dict[int, int]:
-        """Process id by rank, of both nodes."""
-        found: dict[int, int] = {}
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                parent = int(stat.read_text().rpartition(")")[2].split()[1])
-                if parent not in [agent.pid for agent in self.agents]:
-                    continue
-                variables = (stat.parent / "environ").read_bytes().split(b"\0")
-                found |= {int(one[5:]): int(stat.parent.name) for one in variables if one.startswith(b"RANK=")}
-            except (OSError, ValueError):
-                continue
-        return found
+    def __enter__(self) -> Nodes:
+        return self
 
-    def node_of(self, rank: int) -> int:
-        """Which agent has this rank; who comes first decides."""
-        stat = Path(f"/proc/{self.ranks()[rank]}/stat").read_text()
-        return [agent.pid for agent in self.agents].index(int(stat.rpartition(")")[2].split()[1]))
+    def __exit__(self, *_: object) -> None:
+        for agent in self.agents:
+            if agent.poll() is None:
+                agent.terminate()  # its ranks with it
 
     def finish(self, seconds: float = 600) -> list[tuple[int, str, str]]:
         """Exit code, stdout and stderr of each agent."""
         deadline = time.monotonic() + seconds
-        try:
+        with self:
             ended = [agent.communicate(timeout=max(1.0, deadline - time.monotonic())) for agent in self.agents]
-        finally:
-            for agent in self.agents:
-                if agent.poll() is None:
-                    agent.terminate()  # its ranks with it
         return [(agent.returncode, *both) for agent, both in zip(self.agents, ended, strict=True)]
+
+
+def ranks_of(agents: list[subprocess.Popen[str]]) -> dict[int, int]:
+    """Process id by rank, of the ranks that these agents have started."""
+    found: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            if parent in [agent.pid for agent in agents]:
+                variables = (stat.parent / "environ").read_bytes().split(b"\0")
+                found |= {int(one[5:]): int(stat.parent.name) for one in variables if one.startswith(b"RANK=")}
+        except OSError:  # it has just ended
+            continue
+    return found
 
 
 def train(root: Path, *arguments: str) -> None:
@@ -186,18 +188,19 @@ def test_a_killed_rank_is_restarted_from_the_last_checkpoint(
 ) -> None:
     """kill -9 of a rank on either node: torchrun starts all again, and the run ends as one that nothing happened to."""
     name = f"killed-{victim}"
-    nodes = Nodes([root, root], 1, *replay, f"--steps={STEPS}", f"--name={name}", restarts=2)
     run = RunDir(root / name)
-    for _ in seconds(180):
-        if run.saved_steps():
-            break
-    os.kill(nodes.ranks()[victim], signal.SIGKILL)
-    ended = nodes.finish()
+    with Nodes([root, root], 1, *replay, f"--steps={STEPS}", f"--name={name}", restarts=2) as nodes:
+        for _ in seconds(600):
+            if run.saved_steps():
+                break
+        os.kill(ranks_of(nodes.agents)[victim], signal.SIGKILL)
+        ended = nodes.finish()
     assert [code for code, _, _ in ended] == [0, 0], ended
     record = run.read()
     assert record["status"] == "finished"
     assert len(record["attempts"]) == 2
     assert sum("the ranks were started again: going on with" in err for _, _, err in ended) == 1
+    assert not any("this is a bug" in err for _, _, err in ended)
     assert metrics(run.path) == uninterrupted
     assert run.saved_steps() == [STEPS - 1, STEPS]
 
@@ -215,13 +218,11 @@ def test_before_the_first_checkpoint_a_restart_begins_anew(
         stderr=subprocess.PIPE,
         text=True,
     )
-    for _ in seconds(180):
+    for _ in seconds(600):
         if (root / name / "metrics.jsonl").is_file() and len(read_metrics(root / name / "metrics.jsonl")) >= 2:
             break
-    nodes = Nodes.__new__(Nodes)
-    nodes.agents = [job]
-    os.kill(nodes.ranks()[1], signal.SIGKILL)
-    _, err = job.communicate(timeout=300)
+    os.kill(ranks_of([job])[1], signal.SIGKILL)
+    _, err = job.communicate(timeout=600)
     assert job.returncode == 0, err
     assert [record["step"] for record in metrics(root / name)] == list(range(1, STEPS + 1))
     assert metrics(root / name) == uninterrupted
@@ -368,3 +369,17 @@ def test_steps_of_srun_in_one_allocation_are_different_jobs() -> None:
     first, second = (identity(Place(0, 0, 2, 1, "7"), variables | {"SLURM_STEP_ID": step}) for step in ("0", "1"))
     assert not same_job({**first, "process": "old"}, second, 0)
     assert same_job({**first, "process": "old"}, second, 1), "after a requeue the steps are counted anew"
+
+
+def test_rank_0_names_the_rank_that_failed_before_it(tmp_path: Path) -> None:
+    lost = RuntimeError("[gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:10144: Connection reset by peer. Th")
+    note_error(lost, tmp_path, 0)
+    alone = _first_to_fail(lost, tmp_path)
+    assert alone.message.startswith("a rank has gone without a word, killed perhaps: [gloo")
+    assert alone.where == str(tmp_path)
+    record = json.loads((tmp_path / "rank_0.error.json").read_text())
+    note_error(DivergedError("loss is nan", where="step 3"), tmp_path, 1)
+    file = tmp_path / "rank_1.error.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"time": record["time"] - 1}))
+    first = _first_to_fail(lost, tmp_path)
+    assert (first.message, first.exit_code) == ("rank 1: loss is nan", 5)

@@ -2,7 +2,8 @@
 
 Most of a small model's process is libraries, so two things are compared: the whole peak, and how large a process is
 that has imported the libraries only, which the plan holds as a constant. What is left is small and noisy; a bound on
-it keeps the estimate of the activations honest.
+it keeps the estimate of the activations honest. The constants and the KV cache, which is resident as a whole, are more
+than half of the peak.
 """
 
 from __future__ import annotations
@@ -57,9 +58,11 @@ def peak(environment: dict[str, str]) -> int:
 
 
 def planned(environment: dict[str, str], *arguments: str) -> dict[str, Any]:
+    """The fullest phase."""
     command = [sys.executable, "-m", "da3po_cli", "plan", *ARGUMENTS, *arguments, "--json"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout)["own"]["memory"][0]["phases"]["train"]
+    (stage,) = json.loads(done.stdout)["own"]["memory"]
+    return max(stage["phases"].values(), key=lambda phase: phase["total"])
 
 
 def test_the_peak(peak: int, environment: dict[str, str]) -> None:
@@ -69,9 +72,9 @@ def test_the_peak(peak: int, environment: dict[str, str]) -> None:
 def test_the_peak_with_the_lengths_of_the_run(peak: int, environment: dict[str, str]) -> None:
     found = planned(environment, "--run", "seen")
     assert found["total"] == pytest.approx(peak, rel=0.2)
-    above = peak - CPU_LIBRARIES
-    assert above > 200 * MIB  # there is something to compare
-    assert found["total"] - CPU_LIBRARIES == pytest.approx(above, rel=0.35)
+    fixed = sum(found[part] for part in ("Python and libraries", "engine and kernels at first use", "KV cache"))
+    assert peak - fixed > 200 * MIB  # there is something to compare
+    assert found["total"] - fixed == pytest.approx(peak - fixed, rel=0.5)
 
 
 def test_the_libraries(environment: dict[str, str]) -> None:

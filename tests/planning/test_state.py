@@ -5,7 +5,7 @@ from __future__ import annotations
 from da3po_cli.config.schema import Fp8Config, ParallelConfig
 from da3po_cli.planning.known import planned_facts
 from da3po_cli.planning.shape import Parameter, rank_parameters, shape_of
-from da3po_cli.planning.state import buckets, trainer_state
+from da3po_cli.planning.state import buckets, saving, trainer_state
 
 OFF = Fp8Config()
 
@@ -60,3 +60,12 @@ def test_the_rule_of_thumb() -> None:
     for data in (1, 8, 64):
         state = trainer_state(chunks, data, 0, "bfloat16", OFF, shape.layers)
         assert abs(state.total / ((6 + 12 / data) * shape.parameters) - 1) < 1e-4
+
+
+def test_what_a_save_gathers() -> None:
+    """128 elements on each of 2 ranks, 1024 bytes of gradients in all: one float32 per element and the rank's half."""
+    state = trainer_state([[Parameter(256)]], 2, 0, "bfloat16", OFF, 1)
+    save = saving(state, 2)
+    assert state.gradients == 1024
+    assert save.device == 1024 + 512
+    assert save.host == 3 * 1024 + 3 * 512 + 2 * 1024
