@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -59,7 +60,7 @@ def save(
     except RuntimeError as error:  # what torch.save makes of an OSError, on the one rank that writes the common part
         if not any(words in str(error) for words in ("iostream error", "inline_container")):
             raise
-        raise _cannot_write(directory, "common.pt: No space left on device, or another error of writing") from error
+        raise _cannot_write(directory, "common.pt") from error
     return Save(directory, request, parallel, given if background else None)
 
 
@@ -125,8 +126,10 @@ class Save:
 
 
 def _cannot_write(directory: Path, cause: str) -> EnvironmentProblem:
+    """Torch's own words seldom say that a disk is full, so its room is said as well."""
+    free = shutil.disk_usage(directory).free / 1e6
     return EnvironmentProblem(
-        f"the checkpoint could not be written ({cause})",
+        f"the checkpoint could not be written ({cause}); {free:,.1f} MB are free on its disk",
         where=str(directory),
         hint="make room on the disk and go on with --resume; the previous checkpoint is untouched",
     )

@@ -48,7 +48,8 @@ def test_the_examples_of_the_docs(place: Path) -> None:
         'assert not {"RANK", "WORLD_SIZE", "MASTER_PORT", "VLLM_ENABLE_V1_MULTIPROCESSING"} & set(os.environ)\n'
         "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
         'assert not {"vllm", "megatron", "transformers"} & set(sys.modules)\n'
-        "assert run.history()[-1] == run.metrics\n"
+        "assert longer.history()[-1] == longer.metrics\n"
+        "assert longer.history()[1] == run.metrics\n"
         'print("steps", longer.step, longer.name, longer.status)\n'
     )
     (place / "script.py").write_text(before + examples() + after)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 import time
@@ -13,7 +12,7 @@ import typer
 
 from da3po_cli.commands.completion import complete_algos, complete_config, complete_setting
 from da3po_cli.commands.options import Quiet
-from da3po_cli.config.presets import preset_names
+from da3po_cli.config.presets import default_files, preset_names
 from da3po_cli.errors import Da3poError, GateError, RankFailed, Terminated, UsageError
 from da3po_cli.output import Out
 
@@ -108,14 +107,18 @@ def ablate(
         )
     if resume not in (None, "latest"):
         raise UsageError(f"--resume {resume}: an ablation goes on where it stopped", where="--resume", hint="--resume")
-    devices = cuda_devices().cuda
+    found = cuda_devices()
+    devices = found.cuda
     slots = make_slots(parallel, cuda=devices)
     asked = {"--config": config, "--param": param, "--algos": algos, "--seeds": seeds, "--steps": steps}
     if resume is not None:
         given = [flag for flag, value in asked.items() if value] + list(overrides or [])
         directory, ablation = _resumed(name, given, overwrite=overwrite)
     else:
-        files = config or _default_files(out, devices)
+        files = config or []
+        if not files:
+            files, which = default_files(devices, found.why)
+            out.say(f"no --config: using {which}")
         own = [*(overrides or []), *([f"run.steps={steps}"] if steps is not None else [])]
         ablation = _new(files, own, algos, param or [], 1 if seeds is None else seeds, name, ranks_of(slots[0]))
         directory = _free_directory(ablation.name, overwrite=overwrite)
@@ -136,15 +139,6 @@ def ablate(
 
 
 # ------------------------------------------------------------------------------------------------------- what to run
-
-
-def _default_files(out: Out, devices: int) -> list[str]:
-    named = os.environ.get("DA3PO_CONFIG")
-    if named:
-        return [part.strip() for part in named.split(",") if part.strip()]
-    preset = "qwen3-4b" if devices else "demo"
-    out.say(f"no --config: using the preset {preset}")
-    return [preset]
 
 
 def _new(

@@ -11,7 +11,7 @@ import typer
 
 from da3po_cli.commands.completion import complete_config, complete_run, complete_setting
 from da3po_cli.commands.options import Json, Quiet
-from da3po_cli.config.presets import preset_names
+from da3po_cli.config.presets import default_files, preset_names
 from da3po_cli.errors import ConfigErrors, UsageError
 from da3po_cli.output import Out
 
@@ -84,10 +84,12 @@ def plan(
     from da3po_cli.planning.machine import machine
 
     out = Out.choose(json=json, quiet=quiet)
-    place = machine(cuda_devices().cuda, gpus, gpu_memory)
-    files = config or ["qwen3-4b" if place.gpus else "demo"]
-    if not config:
-        out.say(f"no --config: using the preset {files[0]}")
+    devices = cuda_devices()
+    place = machine(devices.cuda, gpus, gpu_memory)
+    files = config or []
+    if not files:
+        files, which = default_files(place.gpus, devices.why if gpus is None else f"--gpus {gpus}")
+        out.say(f"no --config: using {which}")
     loaded = resolve(files, overrides or [], {"model.path": model}, os.environ)
     if loaded.problems:
         raise ConfigErrors(list(loaded.problems))

@@ -26,7 +26,7 @@ from da3po_cli.config.schema import Config
 from da3po_cli.errors import ConfigErrors, UsageError
 
 _DIRECTIVES = ("defaults", "overlays")
-_RESERVED_ENV = ("DA3PO_CONFIG", "DA3PO_RUNS", "DA3PO_HOME", "DA3PO_BENCH_DIR", "DA3PO_DEBUG", "DA3PO_LOG_LEVEL")
+_RESERVED_ENV = ("DA3PO_CONFIG", "DA3PO_RUNS", "DA3PO_HOME", "DA3PO_BENCH_DIR", "DA3PO_DEBUG")
 
 
 class _Loader(yaml.SafeLoader):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from da3po_cli.config.paths import expanded
@@ -27,6 +29,20 @@ def preset_names() -> list[str]:
     """Names that `--config` takes; files that start with `_` are parts of others."""
     files = (file for file in configs_directory().glob("*.yaml") if file.name != _BENCHMARKS)
     return sorted(file.stem for file in files if not file.name.startswith("_"))
+
+
+def default_files(cuda: int, why: str, env: Mapping[str, str] = os.environ) -> tuple[list[str], str]:
+    """The config files of a command without `--config`, and a phrase that says which: DA3PO_CONFIG, else a preset.
+
+    Args:
+        cuda: number of CUDA devices, which decides the preset.
+        why: a phrase for that number.
+    """
+    named = [part.strip() for part in env.get("DA3PO_CONFIG", "").split(",") if part.strip()]
+    if named:
+        return named, f"DA3PO_CONFIG={','.join(named)}"
+    preset = "qwen3-4b" if cuda else "demo"
+    return [preset], f"the preset {preset} ({why})"
 
 
 def find_config(name: str, *, beside: Path | None = None) -> Path:

@@ -216,8 +216,8 @@ class HealthConfig:
     on_uniform: Literal["warn", "stop", "off"] = "warn"
     """What follows where all answers of a step are right, or all are wrong."""
     stall_timeout: float = 1800.0
-    """Seconds in which no rank gets on with anything; then the stacks of all ranks are written and the run ends with
-    exit code 3. 0 is never. At least 0."""
+    """Seconds in which no rank gets on with anything (before the first step at least 600); then the stacks of all ranks
+    are written and the run ends with exit code 3. 0 is never. At least 0."""
 
 
 @dataclass(frozen=True)

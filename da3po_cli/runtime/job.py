@@ -20,6 +20,7 @@ from da3po_cli.config.devices import compute_capability, cuda_devices
 from da3po_cli.config.keys import convert, key_types
 from da3po_cli.config.load import Loaded, UnreadFile, config_hash, dump, flatten, from_dict, load_config, resolve
 from da3po_cli.config.plan import layout, with_layout
+from da3po_cli.config.presets import default_files
 from da3po_cli.config.schema import Config
 from da3po_cli.errors import ConfigErrors, Da3poError, EnvironmentProblem, RankFailed, Terminated, UsageError
 from da3po_cli.output import Out
@@ -140,13 +141,9 @@ def _default_files(out: Out, resumed: RunDir | None, devices: int, why: str) -> 
     if resumed is not None and resumed.config_file.is_file():
         out.say(f"no --config: going on with {resumed.config_file}")
         return [str(resumed.config_file)]
-    named = os.environ.get("DA3PO_CONFIG")
-    if named:
-        out.say(f"no --config: using DA3PO_CONFIG={named}")
-        return [part.strip() for part in named.split(",") if part.strip()]
-    preset = "qwen3-4b" if devices else "demo"
-    out.say(f"no --config: using the preset {preset} ({why})")
-    return [preset]
+    files, which = default_files(devices, why)
+    out.say(f"no --config: using {which}")
+    return files
 
 
 def _resumed_run(request: Request) -> RunDir:

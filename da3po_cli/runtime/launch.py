@@ -270,7 +270,7 @@ def run_rank(config: Config, run_dir: RunDir, options: WorkerOptions, worker: st
     module, _, function = worker.partition(":")
 
     def stalled(error: Da3poError, behind: int) -> None:
-        note_error(error, logs, behind)
+        note_error(error, logs, rank, about=behind)
         if not launched:  # nobody else will tell
             run_dir.finish("failed")
             error.message = f"rank {behind}: {error.message}"
@@ -287,11 +287,15 @@ def run_rank(config: Config, run_dir: RunDir, options: WorkerOptions, worker: st
         raise
 
 
-def note_error(error: Exception, logs: Path, rank: int) -> None:
-    """Write rank_K.error.json: what the launcher needs to raise the error again, and the traceback."""
+def note_error(error: Exception, logs: Path, rank: int, *, about: int | None = None) -> None:
+    """Write rank_K.error.json: what the launcher needs to raise the error again, and the traceback.
+
+    Args:
+        about: the rank whose error it is, where that one cannot tell; it may still write a file of its own.
+    """
     known = error if isinstance(error, Da3poError) else None
     record = {
-        "rank": rank,
+        "rank": rank if about is None else about,
         "time": time.time(),
         "type": type(error).__name__,
         "message": known.message if known else str(error),

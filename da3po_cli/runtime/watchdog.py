@@ -31,6 +31,7 @@ DUMP = signal.SIGUSR1
 SIZE = 512  # bytes of a beat file; it is written in place, so a full disk does not stop the beats
 SPARE = 32 << 10  # bytes that a rank frees when it ends, for the report of its error on a full disk
 DUMP_SECONDS = 6.0  # longest wait for the stacks of the other ranks
+START_SECONDS = 600.0  # at least, before the first step: imports and engines take long and do not beat
 DOWNLOAD = "download"  # the one phase without a limit: it is the network's
 DONE = "done"
 
@@ -132,7 +133,7 @@ def watch(logs: Path, rank: int, timeout: float, report: Report) -> Iterator[Non
 
     Args:
         logs: directory of the attempt's logs.
-        timeout: seconds; 0 only keeps the beats.
+        timeout: seconds, at least START_SECONDS before the first step; 0 only keeps the beats.
         report: told the error and the rank that is behind, before this process ends with the error's exit code.
     """
     global _heart
@@ -195,8 +196,10 @@ class _Watch(threading.Thread):
                     beats[one.rank], changed[one.rank] = one, now
             busy = [one for one in beats.values() if one.phase != DONE]
             waits = any(one.phase == DOWNLOAD for one in busy)
-            if busy and not waits and now - max(changed.values()) > self._timeout:
-                self._end(busy, changed)
+            begun = all(one.step > 0 for one in busy)
+            limit = self._timeout if begun else max(self._timeout, START_SECONDS)
+            if busy and not waits and now - max(changed.values()) > limit:
+                self._end(busy, changed, limit)
 
     def _follow(self) -> None:
         """Write this rank's stacks, and leave the rest to the rank that was first."""
@@ -204,12 +207,12 @@ class _Watch(threading.Thread):
         time.sleep(4 * DUMP_SECONDS)
         os._exit(EnvironmentProblem.exit_code)
 
-    def _end(self, beats: Sequence[Beat], changed: dict[int, float]) -> None:
+    def _end(self, beats: Sequence[Beat], changed: dict[int, float], limit: float) -> None:
         here = [one for one in beats if one.host == socket.gethostname()]
         before = {one.rank: stacks_size(self._logs, one.rank) for one in here}
         states = {one.rank: process_state(one.pid)[0] for one in here}
         late = behind(beats, states, changed)
-        error = stall_error(late, states.get(late.rank, "?"), self._timeout, self._logs, alone=len(beats) == 1)
+        error = stall_error(late, states.get(late.rank, "?"), limit, self._logs, alone=len(beats) == 1)
         try:
             os.close(os.open(self._alarm, os.O_CREAT | os.O_EXCL, 0o644))
         except FileExistsError:

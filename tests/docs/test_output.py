@@ -174,6 +174,29 @@ def test_events_have_the_fields_of_the_page(
     assert stated and stated <= fields
 
 
+# ------------------------------------------------------------------------------------------------------- plan, doctor
+
+
+def test_the_lines_of_a_plan_are_explained(machine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from da3po_cli.main import execute
+
+    assert execute(["plan", "-c", "qwen3-4b", "--gpus", "8"]) == 0
+    head = capsys.readouterr().out.partition("\n\n")[0]
+    stated = [name for row in table_rows(section(ROOT / "docs/plan.md", "The lines")) for name in quoted(row[0])]
+    assert stated == [line.split()[0] for line in head.splitlines()]
+
+
+def quoted(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def test_the_groups_of_the_doctor_are_listed() -> None:
+    from da3po_cli.doctor.table import CHECKS
+
+    stated = [row[0] for row in table_rows(read(ROOT / "docs/doctor.md"))][2:]
+    assert stated == list(dict.fromkeys(group for group, _ in CHECKS))
+
+
 # ------------------------------------------------------------------------------------------------ exit codes, variables
 
 
@@ -197,6 +220,6 @@ def all_subclasses(kind: type) -> list[type]:
 
 def test_variables_are_those_that_are_read() -> None:
     read_by_code = set(re.findall(r"DA3PO_[A-Z_]+", "".join(read(file) for file in (ROOT / "da3po_cli").rglob("*.py"))))
-    reserved = {"DA3PO_", "DA3PO_LOG_LEVEL", "DA3PO_RUN__NAME"}  # a prefix, a name that nothing reads, an instance
+    reserved = {"DA3PO_", "DA3PO_RUN__NAME"}  # a prefix, an instance
     stated = set(first_cells(section(PAGE, "Environment variables")))
     assert stated == read_by_code - reserved

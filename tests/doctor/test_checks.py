@@ -86,7 +86,7 @@ def test_eight_good_gpus() -> None:
         (
             gpu.gpus,
             {"devices": [{**H100, "free": 40 * GIB}]},
-            [],
+            ["rollout.gpu_memory=0.8"],
             "50% of the memory is free",
             "rollout.gpu_memory=0.5",
         ),

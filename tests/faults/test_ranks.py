@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
 STEPS = 5
 TWO = ["parallel.data=2"]
-STALL = 4  # seconds; a beat comes several times a second
+STALL = 10  # seconds; a beat comes several times a second
 
 
 @pytest.fixture(scope="module")

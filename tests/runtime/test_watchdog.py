@@ -107,6 +107,15 @@ def test_as_long_as_one_rank_gets_on_nobody_ends(tmp_path):
     busy.communicate()
 
 
+def test_before_the_first_step_there_is_more_time(tmp_path):
+    """Imports and engines do not beat."""
+    job = start(tmp_path, 0, timeout=0.5, phases=0, then="hang")
+    with pytest.raises(subprocess.TimeoutExpired):
+        job.wait(3)
+    job.kill()
+    job.communicate()
+
+
 def test_a_pause_of_the_whole_job_is_no_stall(tmp_path):
     """As a scheduler pauses it: the time that a watch did not run counts for nobody."""
     job = start(tmp_path, 0, timeout=3, phases=1, then="work")
