@@ -121,7 +121,9 @@ def complete_template(incomplete: str) -> Iterable[Offer]:
 
 @_quietly
 def complete_reward(incomplete: str) -> Iterable[Offer]:
-    return ((name, "") for name in ("math", "dapo", "arith"))
+    from da3po_cli.rewards.registry import REWARDS
+
+    return ((name, "") for name in REWARDS)
 
 
 def complete_setting(ctx: typer.Context, incomplete: str) -> list[Offer]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from da3po_cli.commands.completion import complete_config, complete_setting
-from da3po_cli.config.presets import preset_names
+from da3po_cli.config.presets import default_files, preset_names
 from da3po_cli.errors import ConfigErrors, EnvironmentProblem
 from da3po_cli.output import Out, wants_colour
 
@@ -100,14 +100,10 @@ def make_context(out: Out, files: list[str], overrides: list[str]) -> Context:
     from da3po_cli.doctor.probing import Probes
 
     devices = cuda_devices()
-    named = [part.strip() for part in os.environ.get("DA3PO_CONFIG", "").split(",") if part.strip()]
     if files:
         chosen = f"--config {' --config '.join(files)}"
-    elif named:
-        files, chosen = named, f"DA3PO_CONFIG={','.join(named)}"
     else:
-        files = ["qwen3-4b" if devices.cuda else "demo"]
-        chosen = f"the preset {files[0]}, {devices.why}"
+        files, chosen = default_files(devices.cuda, devices.why)
     loaded = resolve(files, overrides)
     if loaded.problems:
         raise ConfigErrors(list(loaded.problems))

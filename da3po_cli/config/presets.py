@@ -38,9 +38,10 @@ def default_files(cuda: int, why: str, env: Mapping[str, str] = os.environ) -> t
         cuda: number of CUDA devices, which decides the preset.
         why: a phrase for that number.
     """
-    named = [part.strip() for part in env.get("DA3PO_CONFIG", "").split(",") if part.strip()]
+    given = env.get("DA3PO_CONFIG", "")
+    named = [part.strip() for part in given.split(",") if part.strip()]
     if named:
-        return named, f"DA3PO_CONFIG={','.join(named)}"
+        return named, f"DA3PO_CONFIG={given}"
     preset = "qwen3-4b" if cuda else "demo"
     return [preset], f"the preset {preset} ({why})"
 
