@@ -61,6 +61,10 @@ class Display(Protocol):
         """A line of talk."""
         ...
 
+    def warn(self, text: str) -> None:
+        """A line that must not be missed, whatever else is shown."""
+        ...
+
     def notice(self, text: str) -> None:
         """A line that a signal handler may show: it neither waits for a lock nor enters a stream's buffer."""
         ...
@@ -79,9 +83,10 @@ class Display(Protocol):
 
 
 class Silent:
-    """Ranks other than 0, and --quiet."""
+    """Ranks other than 0."""
 
     def say(self, text: str) -> None: ...
+    def warn(self, text: str) -> None: ...
     def notice(self, text: str) -> None: ...
     def phase(self, name: str, detail: str = "") -> None: ...
     def step(self, record: Record) -> None: ...
@@ -89,7 +94,15 @@ class Silent:
     def close(self) -> None: ...
 
 
-class JsonLines(Silent):
+class Quiet(Silent):
+    """Warnings only."""
+
+    def warn(self, text: str) -> None:
+        sys.stderr.write(f"warning: {text}\n")
+        sys.stderr.flush()
+
+
+class JsonLines(Quiet):
     """NDJSON on stdout: a `step` for each step, one `done`. The command has written `launch` before."""
 
     def notice(self, text: str) -> None:
@@ -106,7 +119,7 @@ class JsonLines(Silent):
         sys.stdout.flush()
 
 
-class PlainLines(Silent):
+class PlainLines(Quiet):
     """One line per step and per long phase, for log files and pipes."""
 
     _SLOW = ("start", "validate", "checkpoint")  # phases that a step's line does not tell of
@@ -160,6 +173,9 @@ class LiveTable(Silent):
 
     def say(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False)
+
+    def warn(self, text: str) -> None:
+        self.say(f"warning: {text}")
 
     def notice(self, text: str) -> None:
         self._notice = text  # the table shows it at its next refresh, a quarter of a second later at most
@@ -254,7 +270,7 @@ def make_display(*, rank: int, json: bool, quiet: bool, steps: int, title: str) 
     if json:
         return JsonLines()
     if quiet:
-        return Silent()
+        return Quiet()
     if sys.stderr.isatty():
         return LiveTable(steps, title)
     return PlainLines(steps)

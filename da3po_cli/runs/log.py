@@ -40,7 +40,7 @@ class RunLog:
 
     def warn(self, text: str) -> None:
         """A line about the run's health."""
-        self._display.say(f"warning: {text}")
+        self._display.warn(text)
 
     def skipped(self, step: int, update: int, why: str, batch: Sequence[dict[str, Any]]) -> None:
         """An update that was left out, and its batch, if it is kept: health/step_S_update_U.jsonl."""

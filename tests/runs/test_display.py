@@ -6,7 +6,7 @@ import json
 import pytest
 from rich.console import Console
 
-from da3po_cli.runs.display import JsonLines, LiveTable, PlainLines, Silent, make_display, sparkline
+from da3po_cli.runs.display import JsonLines, LiveTable, PlainLines, Quiet, Silent, make_display, sparkline
 
 RECORD = {
     "step": 3,
@@ -103,9 +103,15 @@ def test_the_live_table_shows_the_cells_and_the_phase(monkeypatch):
         assert cell in text
 
 
-@pytest.mark.parametrize(("rank", "json_", "quiet", "kind"), [(1, True, False, Silent), (0, True, False, JsonLines)])
+@pytest.mark.parametrize(("rank", "json_", "quiet", "kind"), [(1, True, False, Silent), (0, True, False, JsonLines), (0, False, True, Quiet)])
 def test_only_rank_0_speaks(rank, json_, quiet, kind):
     assert type(make_display(rank=rank, json=json_, quiet=quiet, steps=1, title="")) is kind
+
+
+@pytest.mark.parametrize("display", [JsonLines(), Quiet(), PlainLines(1)])
+def test_warnings_are_never_hidden(display, capsys):
+    display.warn("the policy has collapsed")
+    assert tuple(capsys.readouterr()) == ("", "warning: the policy has collapsed\n")
 
 
 def test_sparkline_bins_long_curves():
