@@ -11,6 +11,7 @@ import pytest
 from demo_runs import metrics, train
 from fault_runs import make_rollouts
 
+from da3po_cli.config.load import load_config
 from da3po_cli.runs import RunDir
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
@@ -51,5 +52,6 @@ def test_a_run_that_diverges_stops_and_goes_on_from_a_checkpoint_before_it(tmp_p
             assert all(isinstance(float(value), float) for value in row["logprobs"])
             assert math.isfinite(row["advantage"]) and row["advantage"] != 0
 
-    train(tmp_path, *steps, "--resume=2", "train.lr=5e-5", "train.warmup_steps=5")
+    demo = load_config(["demo"], env={}).config.train
+    train(tmp_path, *steps, "--resume=2", f"train.lr={demo.lr}", f"train.warmup_steps={demo.warmup_steps}")
     assert metrics(run.path) == unbroken(2)[:STEPS]
