@@ -120,7 +120,6 @@ class LiveRollouts:
         """Groups for `step`; `Batch.kept` has as many as asked for unless algo.on_exhausted is `short`."""
         sampling = replace(self._sampling, seed=self._sampling.seed + step)
         self._sampler.start()
-        first_solves = 0
         while not self._sampler.full:
             drawn = self._prompts.next(self._sampler.next_round())
             self._on_phase("rollout", f"{len(drawn)} prompts x {sampling.n}, {self._sampler.progress}")
@@ -128,11 +127,11 @@ class LiveRollouts:
                 groups = self._generator.generate(drawn, sampling)
             with clock.phase("grade"):
                 self._grade(groups)
-            first_solves += self._solved.add(groups)
             self._sampler.add(groups)
         with clock.phase("rollout"):
             self._generator.sleep()
-        return replace(self._sampler.finish(), first_solves=first_solves)
+        batch = self._sampler.finish()
+        return replace(batch, first_solves=self._solved.add(batch.kept + batch.dropped))
 
     def state(self) -> dict[str, Any]:
         return {"prompts": self._prompts.state(), "sampler": self._sampler.state(), "solved": self._solved.state()}

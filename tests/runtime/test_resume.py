@@ -19,7 +19,7 @@ from da3po_cli.runs.checkpoints import read_state
 
 pytestmark = pytest.mark.slow
 
-ROWS = 24  # a step draws about a dozen prompts for 8 groups, so four steps end two epochs
+ROWS = 16  # a step draws about a dozen prompts for 8 groups, so four steps end two epochs
 SMALL = [*demo_runs.SMALL, "checkpoint.keep=1", "algo.carry_surplus=true", "reward.name=tiny_reward:grade"]
 STEPS = 24  # of a replayed run: at a tenth of a second each, time enough for a signal
 
