@@ -40,11 +40,11 @@ def test_sources_name_the_layer(capsys: pytest.CaptureFixture[str], monkeypatch:
 
 def test_diff_lists_exactly_what_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = tmp_path / "other.yaml"
-    other.write_text("defaults: [demo]\ntrain:\n  lr: 1.0e-3\nrun:\n  name: null\n  steps: 41\n")
+    other.write_text("defaults: [demo]\ntrain:\n  lr: 1.0e-3\nrun:\n  name: null\n  steps: 31\n")
     found = json.loads(stdout(capsys, "config", "diff", "demo", str(other), "--json"))["changes"]
     assert {change["key"]: (change["a"], change["b"]) for change in found} == {
         "train.lr": (load_config(["demo"], env={}).config.train.lr, 1e-3),
-        "run.steps": (40, 41),
+        "run.steps": (30, 31),
     }
     assert stdout(capsys, "config", "diff", "demo", "demo") == ""
 
