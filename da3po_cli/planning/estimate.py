@@ -15,9 +15,10 @@ from da3po_cli.planning.shape import Shape, rank_parameters
 from da3po_cli.planning.state import BYTES, Saving, TrainerState, largest_state, saving
 
 GIB = 1 << 30
-CPU_LIBRARIES = 612 << 20
+CPU_LIBRARIES = 560 << 20
 """Resident size of a rank that has imported torch, transformers, Megatron-Core and vLLM's CPU build, and nothing else:
-measured with the versions of requirements/cpu.txt (74 % of it is Python's heap, the rest pages of the libraries)."""
+509 and 612 MiB measured with the versions of requirements/cpu.txt, without and with other packages beside them. Four
+fifths of it are Python's heap, the rest pages of the libraries."""
 CPU_FIRST_USE = 160 << 20
 """What comes on top when these are used, whatever the model: 70 MiB when the engine and the process groups start, and
 90 MiB of kernels and caches in the first training pass (what is left at 0 tokens of two passes of unlike length)."""
