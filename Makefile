@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: setup train test test-faults test-real test-latest lint lock clean
+.PHONY: setup train test test-long test-faults test-real test-latest lint lock clean
 
 setup: $(STAMP)
 
@@ -21,6 +21,10 @@ train: setup
 
 test: setup
 	$(BIN)/python -m pytest $(ARGS)
+
+# what takes minutes and is left out of `make test`: whole ablations, four ranks on two nodes, ranks killed with the engine
+test-long: setup
+	$(BIN)/python -m pytest -m long $(ARGS)
 
 # Every failure of a long run, caused for real: killed and stopped ranks, a full disk, numbers that are not finite, broken
 # files. A part of it is in `make test`; all of it takes about 10 minutes. The full disk needs the right to mount a tmpfs.

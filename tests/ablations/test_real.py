@@ -26,7 +26,7 @@ SMALL = (
 # what a clock or the machine decides
 CLOCKED = ("timing/", "rollout/tokens_per_s", "sync/seconds", "sync/gb_per_s")
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 def start(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:

@@ -165,6 +165,7 @@ def replay(root: Path) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_four_ranks_on_two_nodes(root: Path, replay: list[str]) -> None:
     """Tensor parallel 2 within a node, data parallel 2 over the nodes."""
     layout = ["parallel.tensor=2", "parallel.data=2", "--steps=3"]
@@ -204,6 +205,7 @@ def test_a_killed_rank_is_restarted_from_the_last_checkpoint(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_before_the_first_checkpoint_a_restart_begins_anew(
     root: Path, replay: list[str], uninterrupted: list[dict[str, object]]
 ) -> None:
