@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,6 +24,23 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise cannot_write(path, error) from error
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Replace a file in one go, so that a crash or a full disk leaves the old one or the new one.
+
+    Raises:
+        EnvironmentProblem: it cannot be written.
+    """
+    fresh = path.with_name(f".{path.name}.tmp")
+    with writing(path):
+        path.parent.mkdir(exist_ok=True)
+        try:
+            with fresh.open("w", encoding="utf-8") as file:
+                file.writelines(f"{line}\n" for line in lines)
+            fresh.replace(path)
+        finally:
+            fresh.unlink(missing_ok=True)
 
 
 def cannot_write(path: Path, error: OSError) -> EnvironmentProblem:

@@ -10,7 +10,7 @@ from typing import Any
 
 from da3po_cli.algos.sampling import Batch, group_to_dict
 from da3po_cli.runs.display import Display, validations
-from da3po_cli.runs.files import writing
+from da3po_cli.runs.files import write_lines, writing
 from da3po_cli.runs.metrics import MetricsWriter
 from da3po_cli.runs.validations import write_validation
 from da3po_cli.runtime import Validation
@@ -46,28 +46,16 @@ class RunLog:
         """An update that was left out, and its batch, if it is kept: health/step_S_update_U.jsonl."""
         file = self._directory / "health" / f"step_{step}_update_{update}.jsonl"
         if self._writer and batch:
-            self._write_lines(file, batch)
+            write_lines(file, (json.dumps(row, ensure_ascii=False) for row in batch))
         kept = f"; its batch is in {file}" if batch else ""
         self.warn(f"step {step}, update {update}: skipped on all ranks, because not finite: {why}{kept}")
-
-    def _write_lines(self, file: Path, rows: Sequence[dict[str, Any]]) -> None:
-        """A file of JSON lines that is whole or not there."""
-        fresh = file.with_name(f".{file.name}.tmp")
-        with writing(file):
-            file.parent.mkdir(exist_ok=True)
-            try:
-                with fresh.open("w", encoding="utf-8") as lines:
-                    lines.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-                fresh.replace(file)
-            finally:
-                fresh.unlink(missing_ok=True)
 
     def rollouts(self, step: int, batch: Batch) -> None:
         """Write every response of the step, dropped ones with the reason."""
         if not self._save_rollouts:
             return
-        groups = [group_to_dict(group) for group in batch.kept + batch.dropped]
-        self._write_lines(self._directory / "rollouts" / f"step_{step}.jsonl", groups)
+        groups = (json.dumps(group_to_dict(group), ensure_ascii=False) for group in batch.kept + batch.dropped)
+        write_lines(self._directory / "rollouts" / f"step_{step}.jsonl", groups)
 
     def validated(self, step: int, found: Validation) -> None:
         """Write validation/step_N.json."""

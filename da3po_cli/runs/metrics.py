@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from da3po_cli.errors import EnvironmentProblem, UsageError
-from da3po_cli.runs.files import cannot_write, writing
+from da3po_cli.runs.files import cannot_write, write_lines, writing
 
 
 def to_json(record: dict[str, Any]) -> str:
@@ -49,17 +49,6 @@ def _read(path: Path) -> tuple[list[dict[str, Any]], str]:
     return records, ""
 
 
-def _rewrite(path: Path, records: list[dict[str, Any]]) -> None:
-    """Replace the file in one go, so that a crash leaves the old one or the new one."""
-    fresh = path.with_suffix(".jsonl.tmp")
-    with writing(path):
-        try:
-            fresh.write_text("".join(to_json(record) + "\n" for record in records), encoding="utf-8")
-            fresh.replace(path)
-        finally:
-            fresh.unlink(missing_ok=True)
-
-
 class MetricsWriter:
     """Appends one record per step.
 
@@ -88,7 +77,7 @@ class MetricsWriter:
             records = [record for record in records if record["step"] <= resume_step]
             if resume_record and all(record["step"] != resume_step for record in records):
                 records.append(resume_record)
-            _rewrite(path, records)
+            write_lines(path, map(to_json, records))
         self._path = path
         self._file = self._open()
         self._tensorboard = None
@@ -131,7 +120,8 @@ class MetricsWriter:
 
     def amend(self, step: int, found: dict[str, Any]) -> None:
         """Add `found` to the record of `step`."""
-        _rewrite(self._path, [r | found if r["step"] == step else r for r in read_metrics(self._path)])
+        records = [r | found if r["step"] == step else r for r in read_metrics(self._path)]
+        write_lines(self._path, map(to_json, records))
         os.close(self._file)
         self._file = self._open()
         self._publish({"step": step, **found})

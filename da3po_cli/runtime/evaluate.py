@@ -132,7 +132,8 @@ class Validator:
             correct[bench.name] = {group.prompt.uid: group.correct for group in mine}
             metrics |= _metrics(bench.name, mine)
         if self.start is not None:
-            self.start.update(correct if not self.start else {})
+            if not self.start:
+                self.start.update(correct)
             for bench, counts in correct.items():
                 levels = by_difficulty(self.start.get(bench, {}), counts, self.sampling.n)
                 metrics |= {f"val/{bench}/acc_{level}": share for level, share in levels.items()}

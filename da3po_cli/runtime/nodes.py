@@ -334,14 +334,21 @@ def _appears(file: Path, content: str) -> bool:
     return False
 
 
+def redirect(log: Path) -> None:
+    """Send stdout and stderr to one file, for C libraries too."""
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
+
+
 @contextmanager
 def into_file(log: Path) -> Iterator[None]:
     """stdout and stderr of this process go to one file, those of C libraries too; a traceback as well."""
     sys.stdout.flush()
     sys.stderr.flush()
-    saved, file = (os.dup(1), os.dup(2)), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
+    saved = os.dup(1), os.dup(2)
+    redirect(log)
     try:
         yield
     except Exception:
@@ -353,4 +360,3 @@ def into_file(log: Path) -> Iterator[None]:
         for number, former in enumerate(saved, 1):
             os.dup2(former, number)
             os.close(former)
-        os.close(file)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from da3po_cli.errors import Da3poError, Terminated
 from da3po_cli.runtime.launch import AGAIN, WorkerOptions, read_spec, run_rank
-from da3po_cli.runtime.nodes import open_store
+from da3po_cli.runtime.nodes import open_store, redirect
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -50,14 +50,6 @@ def _started_again(logs: Path, rank: int, options: WorkerOptions) -> WorkerOptio
     (logs / f"rank_{rank}.error.json").unlink(missing_ok=True)
     open_store(rank)
     return replace(options, resume=AGAIN)
-
-
-def redirect(log: Path) -> None:
-    """Send stdout and stderr to one file, for C libraries too."""
-    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
-    os.close(file)
 
 
 def _die_with(launcher: int) -> None:
