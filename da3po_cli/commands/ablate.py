@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from da3po_cli.commands.completion import complete_algos, complete_config, complete_setting
-from da3po_cli.commands.options import Quiet
+from da3po_cli.commands.completion import complete_algos, complete_setting
+from da3po_cli.commands.options import Quiet, config_option
 from da3po_cli.config.presets import default_files, preset_names
 from da3po_cli.errors import Da3poError, GateError, RankFailed, Terminated, UsageError
 from da3po_cli.output import Out
@@ -45,13 +45,7 @@ def ablate(
     ] = None,
     config: Annotated[
         list[str] | None,
-        typer.Option(
-            "--config",
-            "-c",
-            metavar="NAME|FILE",
-            help=f"Preset ({', '.join(preset_names())}) or YAML file.",
-            autocompletion=complete_config,
-        ),
+        config_option(f"Preset ({', '.join(preset_names())}) or YAML file."),
     ] = None,
     param: Annotated[
         list[str] | None,

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from da3po_cli.commands.completion import complete_config, complete_saved_config, complete_setting
-from da3po_cli.commands.options import Json, Quiet
+from da3po_cli.commands.completion import complete_saved_config, complete_setting
+from da3po_cli.commands.options import Json, Quiet, config_option
 from da3po_cli.output import Out
 
 _EPILOG = """\b
@@ -33,13 +33,7 @@ def show(
     ] = None,
     config: Annotated[
         list[str] | None,
-        typer.Option(
-            "--config",
-            "-c",
-            metavar="NAME|FILE",
-            help="Preset or YAML file; repeatable.",
-            autocompletion=complete_config,
-        ),
+        config_option("Preset or YAML file; repeatable."),
     ] = None,
     sources: Annotated[bool, typer.Option("--sources", help="Say what set each key.")] = False,
     json: Json = False,

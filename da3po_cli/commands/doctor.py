@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from da3po_cli.commands.completion import complete_config, complete_setting
+from da3po_cli.commands.completion import complete_setting
+from da3po_cli.commands.options import config_option
 from da3po_cli.config.presets import default_files, preset_names
 from da3po_cli.errors import ConfigErrors, EnvironmentProblem
 from da3po_cli.output import Out, wants_colour
@@ -45,13 +46,7 @@ def doctor(
     ] = None,
     config: Annotated[
         list[str] | None,
-        typer.Option(
-            "--config",
-            "-c",
-            metavar="NAME|FILE",
-            help=f"Preset ({', '.join(preset_names())}) or YAML file; what train takes by default.",
-            autocompletion=complete_config,
-        ),
+        config_option(f"Preset ({', '.join(preset_names())}) or YAML file; what train takes by default."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only what is not ok.")] = False,

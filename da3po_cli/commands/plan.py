@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from da3po_cli.commands.completion import complete_config, complete_run, complete_setting
-from da3po_cli.commands.options import Json, Quiet
+from da3po_cli.commands.completion import complete_run, complete_setting
+from da3po_cli.commands.options import Json, Quiet, config_option
 from da3po_cli.config.presets import default_files, preset_names
 from da3po_cli.errors import ConfigErrors, UsageError
 from da3po_cli.output import Out
@@ -46,13 +46,7 @@ def plan(
     ] = None,
     config: Annotated[
         list[str] | None,
-        typer.Option(
-            "--config",
-            "-c",
-            metavar="NAME|FILE",
-            help=f"Preset ({', '.join(preset_names())}) or YAML file; repeatable, later ones win.",
-            autocompletion=complete_config,
-        ),
+        config_option(f"Preset ({', '.join(preset_names())}) or YAML file; repeatable, later ones win."),
     ] = None,
     model: Annotated[
         str | None, typer.Option("--model", metavar="PATH", help="Hugging Face directory, hub id, or demo.")

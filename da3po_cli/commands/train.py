@@ -14,12 +14,11 @@ import typer
 from da3po_cli.algos.table import ALGORITHMS
 from da3po_cli.commands.completion import (
     complete_algo,
-    complete_config,
     complete_resume,
     complete_run,
     complete_setting,
 )
-from da3po_cli.commands.options import Quiet
+from da3po_cli.commands.options import Quiet, config_option
 from da3po_cli.config.presets import preset_names
 from da3po_cli.output import Out
 
@@ -60,13 +59,7 @@ def train(
     ] = None,
     config: Annotated[
         list[str] | None,
-        typer.Option(
-            "--config",
-            "-c",
-            metavar="NAME|FILE",
-            help=f"Preset ({', '.join(preset_names())}) or YAML file; repeatable, later ones win.",
-            autocompletion=complete_config,
-        ),
+        config_option(f"Preset ({', '.join(preset_names())}) or YAML file; repeatable, later ones win."),
     ] = None,
     model: Annotated[
         str | None, typer.Option("--model", metavar="PATH", help="Hugging Face directory, hub id, or demo.")
