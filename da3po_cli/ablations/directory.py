@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from da3po_cli.ablations.matrix import Arm
 from da3po_cli.config.paths import expanded
@@ -144,8 +143,5 @@ def find_ablation(name_or_path: str, env: Mapping[str, str] = os.environ) -> Abl
 
 def newest_ablation(env: Mapping[str, str] = os.environ) -> AblationDir | None:
     """The one begun last, below DA3PO_RUNS."""
-    found: list[tuple[str, Path]] = []
-    for file in runs_root(env).glob(f"*/{FILE}"):
-        record: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        found.append((record.get("created", ""), file.parent))
-    return AblationDir(max(found)[1]) if found else None
+    found = [AblationDir(file.parent) for file in sorted(runs_root(env).glob(f"*/{FILE}"))]
+    return max(found, key=lambda one: one.read().created, default=None)

@@ -38,7 +38,7 @@ from da3po_cli.output import print_error, redact
 from da3po_cli.runs import RunDir
 from da3po_cli.runtime import stop
 from da3po_cli.runtime.nodes import Place, outer_launcher, rendezvous
-from da3po_cli.runtime.rollout import engine_environment
+from da3po_cli.runtime.vllm_process import engine_environment
 from da3po_cli.runtime.watchdog import watch
 
 __all__ = ["AGAIN", "Place", "WorkerOptions", "launch", "outer_launcher", "read_spec", "run_rank"]

@@ -9,12 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import math
-import os
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,6 +18,7 @@ from da3po_cli.algos.types import Group, Prompt, Response
 from da3po_cli.config.schema import RolloutConfig
 from da3po_cli.errors import EnvironmentProblem, UsageError
 from da3po_cli.runtime import Comm, Sampling
+from da3po_cli.runtime.vllm_process import running, starting
 from da3po_cli.runtime.watchdog import tick
 
 if TYPE_CHECKING:
@@ -32,21 +29,6 @@ Progress = Callable[[int, int], None]  # (samples done, samples of the call), on
 FinishReason = Literal["stop", "length", "failed"]
 
 CPU_BATCHED_TOKENS = 8192  # prefill tokens per engine step on CPU
-
-
-def engine_environment() -> dict[str, str]:
-    """Environment variables that keep vLLM in this process, quiet, and off the network.
-
-    A launcher that gives them to the workers before they import torch also silences the C++ side.
-    """
-    return {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the scheduler must live in the rank for the external launcher
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # several ranks share the cores
-        "VLLM_LOGGING_LEVEL": "ERROR",
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
-        "TORCH_CPP_LOG_LEVEL": "ERROR",
-    }
 
 
 def sample_seed(seed: int, uid: str, number: int) -> int:
@@ -151,7 +133,7 @@ class VllmGenerator:
                 # blocks hold 128 tokens on CPU, so short prompts only pay for the hashing (15 %)
                 "enable_prefix_caching": self.max_prompt_tokens >= 256,
             }
-        with _starting(self._comm.rank):
+        with starting(self._comm.rank):
             try:
                 from vllm import LLM
             except ImportError as error:
@@ -278,7 +260,7 @@ class VllmGenerator:
 
             torch.cuda.empty_cache()  # the engine's memory is not from torch's pool, which keeps what the trainer freed
             self._engine.wake_up(tags=["weights"])
-        with _running():
+        with running():
             self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         for _ in weights:  # normally nothing is left; a rank that stopped early would leave the others in a collective
             pass
@@ -304,7 +286,7 @@ class VllmGenerator:
 
     def close(self) -> None:
         """End the engine. It also takes down torch.distributed's default group, so nothing collective may follow."""
-        with _running():
+        with running():
             self._engine.engine_core.shutdown()
 
     def _check_lengths(self, prompts: Sequence[Prompt], sampling: Sampling) -> None:
@@ -335,7 +317,7 @@ class VllmGenerator:
 
     def _finished(self, requests: list[tuple[list[int], Any]]) -> Iterator[list[Any]]:
         """The outputs of each engine step that ends some; their request_id is the position in `requests`."""
-        with _running():
+        with running():
             for index, (tokens, params) in enumerate(requests):
                 self._engine.add_request(str(index), {"prompt_token_ids": tokens}, params)
             while self._engine.has_unfinished_requests():
@@ -393,48 +375,3 @@ def _first_line(error: Exception) -> str:
     if len(lines) > 1 and "validation error" in lines[0]:
         return lines[1]
     return lines[0] if lines else type(error).__name__
-
-
-@contextmanager
-def _starting(rank: int) -> Iterator[None]:
-    """Import and start vLLM quietly, and take back what it changes in the process that the trainer shares.
-
-    vLLM sets environment variables that launchers and child processes read (LOCAL_WORLD_SIZE, LD_PRELOAD) and replaces
-    torch.set_num_threads; its external launcher reads RANK and LOCAL_RANK, which a run without torchrun does not have.
-    """
-    import torch
-
-    for name, value in engine_environment().items():
-        os.environ.setdefault(name, value)
-    before = {name: os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LD_PRELOAD")}
-    os.environ.setdefault("RANK", str(rank))
-    os.environ.setdefault("LOCAL_RANK", str(rank))
-    set_num_threads, logging_limit = torch.set_num_threads, logging.root.manager.disable
-    logging.disable(logging.WARNING)  # some lines come before vLLM has read its own log level
-    try:
-        with warnings.catch_warnings(), _running():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(logging_limit)
-        torch.set_num_threads = set_num_threads
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
-@contextmanager
-def _running() -> Iterator[None]:
-    """Run vLLM without touching the trainer's random streams, and on CPU without JIT compilation.
-
-    vLLM draws from the global generator at each step. On CPU the model runs eagerly, yet one tiny function of the
-    sampler is under torch.compile, which costs 20 s of C++ compilation for nothing.
-    """
-    import torch
-
-    cuda = torch.cuda.is_available()
-    stance = nullcontext() if cuda else torch.compiler.set_stance("force_eager")
-    with torch.random.fork_rng(devices=[torch.cuda.current_device()] if cuda else []), stance:
-        yield

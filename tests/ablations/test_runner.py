@@ -201,3 +201,6 @@ def test_finding_ablations(tmp_path: Path) -> None:
     (tmp_path / "b/ablation.json").write_text("{}")
     with pytest.raises(UsageError, match="cannot read it"):
         AblationDir(tmp_path / "b").read()
+    with pytest.raises(UsageError, match="cannot read it") as caught:
+        newest_ablation(env)
+    assert caught.value.where == str(tmp_path / "b/ablation.json")

@@ -24,7 +24,7 @@ MIB = 1 << 20
 ARGUMENTS = ["-c", "demo", "parallel.data=1"]  # one rank: the process of the command itself
 IMPORTS = """
 import os, re
-from da3po_cli.runtime.rollout import engine_environment
+from da3po_cli.runtime.vllm_process import engine_environment
 os.environ.update(engine_environment())
 from transformers import AutoTokenizer
 from vllm import LLM
