@@ -83,7 +83,7 @@ def normalise(arguments: list[str]) -> list[str]:
     found: list[str] = []
     for position, token in enumerate(arguments):
         following = arguments[position + 1] if position + 1 < len(arguments) else ""
-        if token == "--resume" and not (following == "latest" or following.isdigit()):
+        if token == "--resume" and not (following == "latest" or following.isdecimal()):
             token = "--resume=latest"
         found.append(token)
     return found

@@ -99,7 +99,9 @@ class AblationDir:
             return Ablation(arms=arms, runs=[RunState(**run) for run in raw.pop("runs")], **raw)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UsageError(
-                f"cannot read it: {type(error).__name__} {error}", where=str(self.file), hint="another --name"
+                f"cannot read it: {type(error).__name__} {error}",
+                where=str(self.file),
+                hint="put it right; --name chooses another ablation",
             ) from error
 
     def write(self, ablation: Ablation) -> None:

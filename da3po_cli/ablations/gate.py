@@ -126,8 +126,15 @@ class _Reader:
         found = _NUMBER.match(rest)
         if not found:
             raise self.error("an arm or a number")
+        value = float(found[0])
+        if value > 1:
+            raise UsageError(
+                f"{found[0]} in the gate {self._text!r} is no share",
+                where="--gate",
+                hint=f"scores are shares from 0 to 1: {value / 100:g} for {found[0]} %",
+            )
         self._at = len(self._text) - len(rest) + found.end()
-        return float(found[0])
+        return value
 
     def error(self, expected: str) -> UsageError:
         here = self.rest[:30] or "the end"

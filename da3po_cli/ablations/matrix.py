@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from itertools import product
 
 from da3po_cli.algos.table import ALGORITHMS
+from da3po_cli.config.keys import ALIASES
 from da3po_cli.errors import UsageError
 
+LONGEST = 100  # characters of a slug; file systems allow 255
 EXAMPLE = "--param lambda=1.0,1.5,2.0 or --algos grpo,dapo,da3po"
 
 
@@ -50,7 +52,7 @@ def make_arms(algos: str | None, params: Sequence[str]) -> list[Arm]:
         raise UsageError("nothing to compare", where="da3po ablate", hint=EXAMPLE)
     arms: list[Arm] = []
     for choices in product(*axes):
-        slug = "_".join(re.sub(r"[^A-Za-z0-9.+]+", "-", choice.label).strip("-") for choice in choices)
+        slug = "_".join(re.sub(r"[^A-Za-z0-9.+]+", "-", choice.label).strip("-") for choice in choices)[:LONGEST]
         taken = {arm.slug for arm in arms}
         unique = next(name for n in range(len(arms) + 1) if (name := slug if not n else f"{slug}+{n}") not in taken)
         arms.append(Arm(" ".join(choice.label for choice in choices), unique, tuple(c.override for c in choices)))
@@ -78,10 +80,17 @@ def _param_axes(params: Sequence[str]) -> list[list[_Choice]]:
             raise UsageError(f"{text!r} is not KEY=V1,V2,...", where="--param", hint="such as --param lambda=1.0,2.0")
         if key in ("seed", "run.seed", "run.name"):
             raise UsageError(f"{key} is no parameter of an ablation", where="--param", hint="--seeds N, --name NAME")
+        if key.startswith("validation."):
+            raise UsageError(
+                f"{key} is no parameter of an ablation, whose arms must be validated alike",
+                where="--param",
+                hint=f"{key}=VALUE sets it for all arms",
+            )
         pairs.append((key, _values(values, f"--param {key}")))
     keys = [key for key, _ in pairs]
-    if len(set(keys)) < len(keys):
-        twice = next(key for key in keys if keys.count(key) > 1)
+    meant = [ALIASES.get(key, key) for key in keys]
+    if len(set(meant)) < len(meant):
+        twice = next(key for key, one in zip(keys, meant, strict=True) if meant.count(one) > 1)
         raise UsageError(f"{twice} is given twice", where="--param", hint=f"all its values in one: {twice}=V1,V2")
     leaves = [key.rpartition(".")[2] for key in keys]
     shown = [leaf if leaves.count(leaf) == 1 else key for key, leaf in zip(keys, leaves, strict=True)]
@@ -93,7 +102,10 @@ def _param_axes(params: Sequence[str]) -> list[list[_Choice]]:
 
 def _values(text: str, where: str) -> list[str]:
     """The values between the commas; a quoted one may hold commas."""
-    found = [value.strip() for value in next(csv.reader([text], skipinitialspace=True), [])]
+    try:
+        found = [value.strip() for value in next(csv.reader([text], skipinitialspace=True), [])]
+    except csv.Error:  # a line break outside quotes
+        found = []
     if not found or "" in found:
         raise UsageError(f"an empty value in {text!r}", where=where, hint="values with commas between: 1.0,2.0")
     twice = [value for value in found if found.count(value) > 1]

@@ -87,7 +87,7 @@ class Quiet:
 class Lines(Quiet):
     """A line, or with --json an event, for everything that changes: a run begins or ends, a validation is done."""
 
-    def __init__(self, watch: Watcher, steps: int, *, as_json: bool) -> None:
+    def __init__(self, watch: Watcher, steps: Mapping[str, int], *, as_json: bool) -> None:
         self._watch, self._steps, self._json = watch, steps, as_json
         self._status: dict[str, str] = {}
         self._validated: dict[str, int] = {}
@@ -100,7 +100,9 @@ class Lines(Quiet):
             progress = self._watch(run)
             for step, score in progress.scores[self._validated.get(run.name, 0) :]:
                 if run.name in self._status:  # not what an earlier session has seen
-                    self._tell("validation", f"{run.name}: step {step}/{self._steps} score {score:.4f}", run, score)
+                    self._tell(
+                        "validation", f"{run.name}: step {step}/{self._steps[run.name]} score {score:.4f}", run, score
+                    )
             self._validated[run.name] = len(progress.scores)
             if run.status != self._status.get(run.name, "pending"):
                 self._tell("run", self._change(run, len(runs), runs), run, progress.best)
@@ -123,7 +125,7 @@ class Lines(Quiet):
 class LiveOverview(Quiet):
     """The matrix as a table, redrawn in place on a terminal."""
 
-    def __init__(self, watch: Watcher, steps: int, title: str) -> None:
+    def __init__(self, watch: Watcher, steps: Mapping[str, int], title: str) -> None:
         from rich.console import Console
         from rich.live import Live
 
@@ -159,7 +161,7 @@ class LiveOverview(Quiet):
                 run.arm,
                 str(run.seed),
                 Text(run.status, style=styles.get(run.status, "dim")),
-                f"{progress.step}/{self._steps}" if progress.step or scores else "",
+                f"{progress.step}/{self._steps[run.name]}" if progress.step or scores else "",
                 sparkline(scores, 16),
                 f"{scores[-1]:.3f}" if scores else "",
                 f"{progress.best:.3f}" if progress.best is not None else "",
@@ -184,8 +186,8 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def make_overview(mode: Mode, directory: Path, steps: int) -> Overview:
-    """The overview for this kind of output."""
+def make_overview(mode: Mode, directory: Path, steps: Mapping[str, int]) -> Overview:
+    """The overview for this kind of output; `steps` of each run by its name."""
     watch = Watcher(directory)
     if mode == "quiet":
         return Quiet()

@@ -12,6 +12,7 @@ from typing import TypeVar
 from da3po_cli.ablations.directory import Ablation
 from da3po_cli.ablations.matrix import Arm
 from da3po_cli.config.checks import check
+from da3po_cli.config.keys import ALIASES
 from da3po_cli.config.load import config_hash, load_config, resolve
 from da3po_cli.config.plan import CPU_RANKS, layout, with_layout
 from da3po_cli.config.schema import Config
@@ -20,8 +21,9 @@ from da3po_cli.runs import RunDir
 from da3po_cli.runs.metrics import read_metrics
 
 FIXED = ("checkpoint.keep=1", "checkpoint.keep_best=false")
-"""Weaker than what the user sets: of many runs, the newest checkpoint of each is enough to go on with."""
-LOOKED_AT = 10  # earlier runs, for the estimate
+"""Over files and variables, under the user's key=value: of many runs, the newest checkpoint of each is enough."""
+LOOKED_AT = 10  # earlier runs of the same size, for the estimate
+LOOKED_THROUGH = 200  # runs of any size, to find them
 
 _Item = TypeVar("_Item")
 
@@ -92,7 +94,9 @@ def plan_runs(ablation: Ablation, *, cuda: int, env: Mapping[str, str] = os.envi
 
     Raises:
         ConfigErrors: what is wrong with the configs of all runs, each problem once.
+        UsageError: two arms are the same, or a key is set both for all arms and by them.
     """
+    _check_overrides(ablation)
     planned: list[Planned] = []
     problems: dict[str, UsageError] = {}
     for seed in ablation.seeds:
@@ -113,7 +117,36 @@ def plan_runs(ablation: Ablation, *, cuda: int, env: Mapping[str, str] = os.envi
             planned.append(Planned(arm, seed, name, config, config_hash(config), tuple(arguments)))
     if problems:
         raise ConfigErrors(list(problems.values()))
+    _check_distinct(planned)
     return planned
+
+
+def _check_overrides(ablation: Ablation) -> None:
+    swept = {_key(token) for arm in ablation.arms for token in arm.overrides}
+    for token in ablation.overrides:
+        if _key(token) in swept:
+            raise UsageError(
+                f"{token} would set for all arms what the arms differ in",
+                where="command line",
+                hint=f"leave it out, or the {_key(token)} of --param or --algos",
+            )
+
+
+def _key(override: str) -> str:
+    key = override.partition("=")[0].strip()
+    return ALIASES.get(key, key)
+
+
+def _check_distinct(planned: Sequence[Planned]) -> None:
+    by_config: dict[tuple[int, str], Planned] = {}
+    for one in planned:
+        twin = by_config.setdefault((one.seed, one.hash), one)
+        if twin is not one:
+            raise UsageError(
+                f"the arms {twin.arm.label!r} and {one.arm.label!r} are the same settings",
+                where="--param, --algos",
+                hint="leave one of them out",
+            )
 
 
 def first_config(files: Sequence[str], overrides: Sequence[str], arm: Arm) -> Config:
@@ -128,7 +161,9 @@ def seconds_per_step(config: Config, root: Path) -> float | None:
     """
     files = sorted([*root.glob("*/metrics.jsonl"), *root.glob("*/*/metrics.jsonl")], key=_changed, reverse=True)
     found: list[float] = []
-    for file in files[:LOOKED_AT]:
+    for file in files[:LOOKED_THROUGH]:
+        if len(found) == LOOKED_AT:
+            break
         run = RunDir(file.parent)
         if run.path.is_symlink() or not run.config_file.is_file():
             continue

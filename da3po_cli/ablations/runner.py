@@ -35,6 +35,8 @@ class _Live:
     log: IO[bytes]
     before: float
     """Seconds of its earlier attempts."""
+    said: int
+    """Bytes of the log that they wrote."""
     started: float = field(default_factory=time.monotonic)
 
 
@@ -60,9 +62,11 @@ class Runner:
         self._free = list(slots)
         self._lock = lock
         self._live: list[_Live] = []
+        self._time_is_up = False
+        """A run has ended by checkpoint.before."""
 
     def run(self, planned: Sequence[Planned]) -> None:
-        """Run all of `planned` that has no result yet.
+        """Run all of `planned` that has no result yet. Where a run stops by itself before its end, start no more.
 
         Raises:
             KeyboardInterrupt, Terminated: a signal came; the runs at work have stopped after their steps.
@@ -73,6 +77,8 @@ class Runner:
                 while waiting and self._free:
                     self._start(waiting.pop(0))
                 self._look()
+                if self._time_is_up:
+                    waiting.clear()
                 if self._live:
                     time.sleep(POLL)
         except (KeyboardInterrupt, Terminated) as stop:
@@ -94,6 +100,7 @@ class Runner:
         log = self._directory.log(planned.name)
         log.parent.mkdir(exist_ok=True)
         file = log.open("ab")
+        said = file.tell()
         with_cores = os.sched_getaffinity(0)
         try:
             if slot.cores:
@@ -110,7 +117,7 @@ class Runner:
         finally:
             os.sched_setaffinity(0, with_cores)
         state.status, state.exit_code, state.error = "running", None, None
-        self._live.append(_Live(planned, state, slot, process, file, before=state.seconds))
+        self._live.append(_Live(planned, state, slot, process, file, state.seconds, said))
         self._save()
 
     def _environment(self, slot: Slot) -> dict[str, str]:
@@ -132,7 +139,9 @@ class Runner:
         state = live.state
         code = 128 - code if code < 0 else code  # ended by a signal: as a shell tells it
         state.exit_code, state.status = code, self._outcome(live.planned, code)
-        state.error = last_error(self._directory.log(live.planned.name)) if state.status != "finished" else None
+        self._time_is_up |= state.status == "interrupted" and code == 0
+        log = self._directory.log(live.planned.name)
+        state.error = last_error(log, live.said) if state.status != "finished" else None
         self._save()
 
     def _outcome(self, planned: Planned, code: int) -> str:
@@ -169,10 +178,10 @@ class Runner:
         self._directory.write(self._ablation)
 
 
-def last_error(log: Path) -> str | None:
-    """The last `error:` line of a run's log, without the word."""
+def last_error(log: Path, start: int = 0) -> str | None:
+    """The last `error:` line of a run's log from byte `start` on, without the word."""
     try:
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = log.read_bytes()[start:].decode("utf-8", errors="replace").splitlines()
     except OSError:
         return None
     found = [line.strip() for line in lines if line.lstrip().startswith("error:")]

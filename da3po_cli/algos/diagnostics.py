@@ -15,11 +15,13 @@ class SolvedPrompts:
     def __init__(self) -> None:
         self._solved: set[tuple[str, int]] = set()
 
-    def add(self, groups: Sequence[Group]) -> int:
-        """Note the solved ones of `groups`; returns how many of them never were before."""
-        before = len(self._solved)
-        self._solved |= {(group.prompt.source, group.prompt.index) for group in groups if group.correct}
-        return len(self._solved) - before
+    def mark(self, groups: Sequence[Group]) -> None:
+        """Note the solved ones of `groups`, and mark those whose row never was before with `first_solve`."""
+        for group in groups:
+            row = (group.prompt.source, group.prompt.index)
+            group.first_solve = group.correct > 0 and row not in self._solved
+            if group.first_solve:
+                self._solved.add(row)
 
     def state(self) -> list[list[str | int]]:
         """For JSON."""
@@ -48,7 +50,7 @@ def batch_metrics(batch: Batch, *, tau: float, rollout_seconds: float) -> dict[s
         "sample/kept": len(batch.kept),
         "sample/generated": batch.generated,
         "sample/rounds": batch.rounds,
-        "sample/first_solves": batch.first_solves,
+        "sample/first_solves": sum(group.first_solve for group in groups),
         "sample/hard_share": _mean(hard),
         "daa/amplified": _mean([response.daa_weight != 1.0 for response in kept]),
         "rollout/length": tokens / max(1, len(responses)),

@@ -11,10 +11,11 @@ from da3po_cli.errors import UsageError
 
 
 def group_to_dict(group: Group) -> dict[str, Any]:
-    """{"prompt": {...}, "drop_reason", "correct", "pass_rate", "responses": [{...}]}; floats survive JSON exactly."""
+    """{"prompt": {}, "drop_reason", "first_solve", "correct", "pass_rate", "responses": [{}]}; floats survive."""
     return {
         "prompt": asdict(group.prompt),
         "drop_reason": group.drop_reason,
+        "first_solve": group.first_solve,
         "correct": group.correct,
         "pass_rate": group.pass_rate,
         "responses": [dict(vars(response)) for response in group.responses],
@@ -30,7 +31,7 @@ def group_from_dict(record: Mapping[str, Any]) -> Group:
     try:
         prompt = _build(Prompt, record["prompt"], token_ids=tuple(record["prompt"]["token_ids"]))
         responses = [_build(Response, response) for response in record["responses"]]
-        return Group(prompt, responses, record["drop_reason"])
+        return Group(prompt, responses, record["drop_reason"], record["first_solve"])
     except (KeyError, TypeError) as error:
         raise UsageError(
             f"not a saved group: {type(error).__name__} {error}",

@@ -21,8 +21,6 @@ from da3po_cli.algos.table import AlgoConfig
 from da3po_cli.algos.types import DropReason, Group
 from da3po_cli.errors import DivergedError
 
-__all__ = ["Batch", "DynamicSampler", "SamplingExhausted", "group_from_dict", "group_to_dict", "judge"]
-
 # What the first round goes by: 3 of 4 groups kept, weighing as much as 8 groups seen. Wrong by much, it costs one
 # more round or some surplus in step 1 only.
 PRIOR_KEPT, PRIOR_SEEN = 6.0, 8.0
@@ -46,7 +44,6 @@ class Batch:
     generated: int = 0  # groups generated in this step
     rounds: int = 0
     carried: int = 0  # kept groups beyond the batch that were put aside for the next step
-    first_solves: int = 0  # prompts answered correctly for the first time in this run
 
 
 def judge(group: Group) -> DropReason | None:

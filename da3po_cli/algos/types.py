@@ -52,6 +52,7 @@ class Group:
     prompt: Prompt
     responses: list[Response]
     drop_reason: DropReason | None = None
+    first_solve: bool = False  # the first group of its row of the data, in this run, with a correct response
 
     @property
     def correct(self) -> int:

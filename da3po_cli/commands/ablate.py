@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from da3po_cli.commands.completion import complete_algos, complete_setting
-from da3po_cli.commands.options import Quiet, config_option
+from da3po_cli.commands.options import Quiet, as_share, config_option
 from da3po_cli.config.presets import default_files, preset_names
-from da3po_cli.errors import Da3poError, GateError, RankFailed, Terminated, UsageError
+from da3po_cli.errors import GateError, RankFailed, Terminated, UsageError
 from da3po_cli.output import Out
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def ablate(
     labels = [arm.label for arm in ablation.arms]
     ablation.reference = _label(reference, labels) if reference is not None else ablation.reference
     ablation.gate = gate if gate is not None else ablation.gate
-    ablation.target = target if target is not None else ablation.target
+    ablation.target = as_share(target) if target is not None else ablation.target
     if ablation.gate is not None:
         parse_gate(ablation.gate, labels)
     planned = plan_runs(ablation, cuda=devices)
@@ -257,17 +257,23 @@ def _check_installed(planned: Planned) -> None:
 
 def _show_plan(out: Out, directory: AblationDir, ablation: Ablation, planned: list[Planned], parallel: int) -> None:
     from da3po_cli.ablations.plan import seconds_per_step
+    from da3po_cli.ablations.runner import DONE
     from da3po_cli.runs import runs_root
 
     config = planned[0].config
-    steps = sum(one.config.run.steps for one in planned)
+    states = {run.name: run.status for run in ablation.runs}
+    todo = [one for one in planned if states[one.name] not in DONE]
+    steps = sum(one.config.run.steps - max(directory.run(one.name).saved_steps(), default=0) for one in todo)
+    lengths = sorted({one.config.run.steps for one in planned})
     responses = config.rollout.prompts * config.rollout.group_size
     each = seconds_per_step(config, runs_root())
+    at_a_time = max(1, min(parallel, len(todo)))
     took = (
-        f"about {_hours(steps * each / parallel)}, at {each:.1f} s per step as in earlier runs here"
+        f"about {_hours(steps * each / at_a_time)}, at {each:.1f} s per step as in earlier runs here"
         if each
         else "not known: no earlier run of this size in the directory of runs"
     )
+    done = f" ({len(planned) - len(todo)} done)" if len(todo) < len(planned) else ""
     out.table(
         [
             ("ablation", directory.path),
@@ -275,8 +281,15 @@ def _show_plan(out: Out, directory: AblationDir, ablation: Ablation, planned: li
             *((f"  {arm.label}", " ".join(arm.overrides)) for arm in ablation.arms),
             ("reference", ablation.reference),
             ("seeds", ", ".join(map(str, ablation.seeds))),
-            ("runs", f"{len(planned)}, {parallel} at a time, each on {config.parallel.data} data-parallel rank(s)"),
-            ("steps", f"{config.run.steps} per run, {steps} in all; {responses} responses trained on per step"),
+            (
+                "runs",
+                f"{len(planned)}{done}, {at_a_time} at a time, each on {config.parallel.data} data-parallel rank(s)",
+            ),
+            (
+                "steps",
+                f"{' or '.join(map(str, lengths))} per run, {steps} {'left' if done else 'in all'}; "
+                f"{responses} responses trained on per step",
+            ),
             ("time", took),
         ]
     )
@@ -309,7 +322,7 @@ def _run(
         directory.write(ablation)
         out.say(f"{len(planned)} runs in {directory.path}, {len(slots)} at a time")
         out.event("launch", ablation=str(directory.path), arms=[arm.label for arm in ablation.arms], runs=len(planned))
-        overview = make_overview(out.mode, directory.path, planned[0].config.run.steps)
+        overview = make_overview(out.mode, directory.path, {one.name: one.config.run.steps for one in planned})
         try:
             Runner(directory, ablation, slots, overview, lock).run(planned)
         except (KeyboardInterrupt, Terminated):
@@ -329,10 +342,12 @@ def _finish(out: Out, directory: AblationDir, ablation: Ablation) -> None:
 
     data = stats.read_ablation(directory)
     target = ablation.target if ablation.target is not None else stats.default_target(data)
-    if data.runs:
-        out.data("\n\n".join(table.text() for table in [*result_tables(data), cost_table(data, target)]))
+    tables = [*result_tables(data), cost_table(data, target)] if data.runs else []
+    if tables:
+        out.data("\n\n".join(table.text() for table in tables))
     means = stats.mean_scores(data)
     failed = [run for run in ablation.runs if run.status != "finished"]
+    stopped = [run for run in failed if run.status in ("pending", "interrupted")]
     out.event(
         "done",
         ablation=str(directory.path),
@@ -341,25 +356,26 @@ def _finish(out: Out, directory: AblationDir, ablation: Ablation) -> None:
         failed=[
             {"run": run.name, "status": run.status, "exit_code": run.exit_code, "error": run.error} for run in failed
         ],
+        tables=[{"title": table.title, "heading": table.heading, "rows": list(table.rows)} for table in tables],
     )
     if stats.same_start(data) is False:
         out.warn("the runs did not score the same before training: they did not start from the same weights")
     for run in failed:
+        if run.status == "pending":
+            continue
         out.warn(f"{run.name} {run.status}: {run.error or f'exit code {run.exit_code}'}; {directory.log(run.name)}")
-    if failed and not data.runs:
+    if failed and not data.runs and not stopped:
         code = failed[0].exit_code or 1
         raise RankFailed(f"no run finished; {failed[0].name} {failed[0].status}: {failed[0].error}", exit_code=code)
     problems = [f"{len(failed)} of {len(ablation.runs)} runs did not finish"] if failed else []
     if ablation.gate is not None:
         problems += parse_gate(ablation.gate, [arm.label for arm in ablation.arms]).failures(means)
     if problems:
-        raise _not_met(problems, directory)
+        raise GateError(
+            "; ".join(problems),
+            where=str(directory.path),
+            hint=f"da3po ablate --resume --name {directory.path.name} goes on"
+            if stopped
+            else "the tables are of the runs that finished; --resume runs failed ones again, but not diverged ones",
+        )
     out.say(f"next: da3po report {directory.path} --md")
-
-
-def _not_met(problems: list[str], directory: AblationDir) -> Da3poError:
-    return GateError(
-        "; ".join(problems),
-        where=str(directory.path),
-        hint="the tables are of the runs that finished; --resume runs failed ones again, but not diverged ones",
-    )

@@ -7,9 +7,21 @@ from typing import Annotated, Any
 import typer
 
 from da3po_cli.commands.completion import complete_config
+from da3po_cli.errors import UsageError
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only the result and warnings.")]
+
+
+def as_share(target: float) -> float:
+    """The value of --target.
+
+    Raises:
+        UsageError: it is no share.
+    """
+    if 0 <= target <= 1:
+        return target
+    raise UsageError(f"--target {target:g} is no share", where="--target", hint="from 0 to 1: 0.75 for 75 %")
 
 
 def config_option(text: str) -> Any:

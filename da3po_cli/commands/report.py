@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from da3po_cli.commands.completion import complete_report
-from da3po_cli.commands.options import Quiet
+from da3po_cli.commands.options import Quiet, as_share
 from da3po_cli.output import Out
 
 _EPILOG = """\b
@@ -42,28 +42,33 @@ def report(
             "--target", metavar="X", help="Score, as a share, at which the cost of an ablation's arms is read."
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object: the files that were written.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="One JSON object: the files that were written, and the text of --md.")
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Make a self-contained HTML page of a run or an ablation: tables, plots, examples."""
-    from da3po_cli.reports.build import REPORT, document_of, find, write_html
+    from da3po_cli.reports.build import REPORT, document_of, find, output_of, write_html
     from da3po_cli.reports.document import markdown
     from da3po_cli.reports.plots import save_png
 
     out = Out.choose(json=json, quiet=quiet)
     directory = find(name)
-    document = document_of(directory, target)
+    document = document_of(directory, None if target is None else as_share(target))
     files: list[Path] = []
     if html is not None or not (md or png):
         files.append(html or directory.path / REPORT)
-        write_html(document, files[-1])
+        with output_of("--html", files[-1]):
+            write_html(document, files[-1])
     if png is not None:
-        files += save_png(document.plots, png)
-    if md:
-        out.data(markdown(document, str(png) if png is not None else None).rstrip("\n"))
+        with output_of("--png", png):
+            files += save_png(document.plots, png)
+    text = markdown(document, str(png) if png is not None else None).rstrip("\n") if md else None
+    if text is not None:
+        out.data(text)
     for file in files:
         if md:
             out.say(f"wrote {file}")
         else:
             out.data(str(file))
-    out.event("report", name=directory.path.name, files=[str(file) for file in files])
+    out.event("report", name=directory.path.name, files=[str(file) for file in files], markdown=text)

@@ -32,7 +32,11 @@ def ls(
     out = Out.choose(json=json, quiet=quiet)
     lines: list[tuple[str, str]] = []
     for run in all_runs():
-        about, records = run.read(), _metrics(run)
+        try:
+            about, records = run.read(), _metrics(run)
+        except UsageError as error:
+            out.warn(f"{error.where}: {error.message}")
+            continue
         scores = last_scores(records)
         step = records[-1]["step"] if records else 0
         out.event("run", name=run.name, status=about.get("status"), step=step, created=about.get("created"), **scores)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -55,6 +56,7 @@ def theory(
     from dataclasses import asdict
 
     from da3po_cli.reports import theory as forms
+    from da3po_cli.reports.build import output_of
     from da3po_cli.reports.data import RunData
     from da3po_cli.reports.plots import save_png
     from da3po_cli.runs import find_run
@@ -69,7 +71,10 @@ def theory(
         tables += _measured_tables(run or "", measured)
     out.data("\n\n".join(table.markdown() if md else table.text() for table in tables))
     out.data("\n" + "\n".join(forms.EXPLANATION))
-    files = save_png(forms.theory_plots(sizes, measured), png) if png is not None else []
+    files: list[Path] = []
+    if png is not None:
+        with output_of("--png", png):
+            files = save_png(forms.theory_plots(sizes, measured), png)
     for file in files:
         out.say(f"wrote {file}")
     out.event(
@@ -84,7 +89,7 @@ def theory(
 def _sizes(text: str) -> list[int]:
     found: list[int] = []
     for part in text.split(","):
-        if not part.strip().isdigit() or not 2 <= int(part) <= LARGEST:
+        if not part.strip().isdecimal() or not 2 <= int(part) <= LARGEST:
             raise UsageError(
                 f"{part.strip()!r} is no group size", where="--group", hint=f"whole numbers from 2 to {LARGEST}: 4,8,16"
             )
@@ -147,7 +152,8 @@ def _measured_tables(name: str, measured: Measured) -> list[Table]:
 def _cells(one: Bin) -> list[str]:
     cells = [f"{one.groups:.0f}", f"{one.rate:.3f}"]
     for value in (one.alpha_plus, one.alpha_minus, one.gamma):
-        cells += [f"{value.mean:.4f}", f"{value.low:.4f}..{value.high:.4f}"]
+        finite = math.isfinite(value.mean)
+        cells += [f"{value.mean:.4f}", f"{value.low:.4f}..{value.high:.4f}"] if finite else ["-", "-"]
     return cells
 
 

@@ -22,7 +22,7 @@ def installed_gpus(root: Path = Path("/")) -> int:
 
     Device nodes are counted first: a container may see fewer of them than /proc lists. WSL has one node for all.
     """
-    nodes = [node for node in root.glob("dev/nvidia[0-9]*") if node.name[len("nvidia") :].isdigit()]
+    nodes = [node for node in root.glob("dev/nvidia[0-9]*") if node.name[len("nvidia") :].isdecimal()]
     if nodes:
         return len(nodes)
     if (root / "dev/dxg").exists() and (root / "usr/lib/wsl/lib/libcuda.so.1").exists():
@@ -40,9 +40,9 @@ def cuda_devices(env: Mapping[str, str] = os.environ, root: Path = Path("/")) ->
         return Devices(installed, f"{installed} CUDA device(s) found")
     count = 0
     for entry in (part.strip() for part in visible.split(",")):
-        if entry.isdigit() and int(entry) >= installed:
+        if entry.isdecimal() and int(entry) >= installed:
             break
-        if not (entry.isdigit() or entry.startswith(("GPU-", "MIG-"))):
+        if not (entry.isdecimal() or entry.startswith(("GPU-", "MIG-"))):
             break
         count += 1
     return Devices(count, f"CUDA_VISIBLE_DEVICES={visible} leaves {count} of {installed} device(s)")

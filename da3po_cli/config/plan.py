@@ -83,7 +83,7 @@ def stage_layers(layers: int, parallel: ParallelConfig) -> list[int]:
 
 def _given_layers(text: str, layers: int, chunks: int) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
-    counts = [int(part) for part in parts if part.isdigit()]
+    counts = [int(part) for part in parts if part.isdecimal()]
     if len(counts) != len(parts) or len(counts) != chunks or sum(counts) != layers or 0 in counts:
         raise UsageError(
             f"parallel.pipeline_layers={text} is not {chunks} numbers above 0 that add up to the model's {layers} "

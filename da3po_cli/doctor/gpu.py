@@ -49,7 +49,7 @@ def driver(context: Context) -> Iterator[Finding]:
         )
         return
     major, least = smi.driver.partition(".")[0], LEAST_DRIVER.get(int(str(cuda).partition(".")[0])) if cuda else None
-    if least is not None and major.isdigit() and int(major) < least:
+    if least is not None and major.isdecimal() and int(major) < least:
         yield fail(
             "driver",
             f"{smi.driver} is too old for torch's CUDA {cuda}",

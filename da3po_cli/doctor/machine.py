@@ -204,7 +204,7 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
         words = _text(group / "cpu.max").split()
         if len(words) != 2:
             words = [_text(group / f"cpu.cfs_{part}_us").strip() for part in ("quota", "period")]
-        if all(word.isdigit() and int(word) for word in words):
+        if all(word.isdecimal() and int(word) for word in words):
             quotas.append(int(words[0]) / int(words[1]))
     return min(quotas, default=None)
 
@@ -234,12 +234,12 @@ def _text(file: Path) -> str:
 
 def _number(file: Path) -> int | None:
     text = _text(file).strip()
-    return int(text) if text.isdigit() else None
+    return int(text) if text.isdecimal() else None
 
 
 def _inactive_file(stat: Path) -> int:
     for line in _text(stat).splitlines():
         name, _, value = line.partition(" ")
-        if name in ("inactive_file", "total_inactive_file") and value.isdigit():
+        if name in ("inactive_file", "total_inactive_file") and value.isdecimal():
             return int(value)
     return 0

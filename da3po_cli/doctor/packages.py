@@ -201,7 +201,7 @@ def _numbers(version: object) -> tuple[int, ...]:
     """2.13.0+cpu -> (2, 13, 0); what is not a number ends it."""
     numbers: list[int] = []
     for part in str(version).partition("+")[0].split("."):
-        if not part.isdigit():
+        if not part.isdecimal():
             break
         numbers.append(int(part))
     return tuple(numbers)

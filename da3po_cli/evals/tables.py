@@ -136,7 +136,7 @@ def text(table: Table) -> str:
 def markdown(table: Table) -> str:
     """A Markdown table under its title."""
     lines = [table.heading, ("---", *("---:" for _ in table.heading[1:])), *table.rows]
-    body = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
+    body = ["| " + " | ".join(cell.replace("|", "\\|").replace("<", "&lt;") for cell in line) + " |" for line in lines]
     return "\n".join([f"**{table.title}**", "", *body])
 
 

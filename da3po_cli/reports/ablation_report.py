@@ -14,7 +14,7 @@ from da3po_cli.reports.arms import AblationData, ArmData, Paired
 from da3po_cli.reports.data import Bench, Curve, RunData
 from da3po_cli.reports.document import Document, Section, Table
 from da3po_cli.reports.plots import Plot, Series
-from da3po_cli.reports.run_report import EXAMPLES, READ_BYTES, first_solves
+from da3po_cli.reports.run_report import EXAMPLES_TEXT, first_solves
 
 Value = Callable[[RunData], float | None]
 
@@ -253,7 +253,7 @@ def cost_table(data: AblationData, target: float | None) -> Table:
         "validations. Tokens: of responses generated for training, kept or dropped. Wall time: the training loop, with "
         "validation and checkpoints."
     )
-    return Table("Cost", heading, rows, note=note)
+    return Table("Steps, tokens and time", heading, rows, note=note)
 
 
 def _reach(how: Callable[[RunData, float], float | None], target: float | None) -> Value:
@@ -308,7 +308,7 @@ def behaviour_table(data: AblationData) -> Table:
         return lambda run: curve[-1][1] if (curve := run.curve(metric)) else None
 
     def hard(run: RunData) -> float | None:
-        return curve[-1][1] if (curve := run.hard_curve()) else None
+        return dict(run.hard_curve()).get(run.validated or 0)
 
     def share(numerator: str) -> Value:
         return lambda run: sum(v for _, v in curve) / len(curve) if (curve := run.curve(numerator)) else None
@@ -406,5 +406,7 @@ def _example_section(data: AblationData) -> Section:
     means = stats.mean_scores(data)
     best = max(means, key=lambda label: means[label], default=data.reference)
     run = next(iter(data.arm(best).runs.values()), None)
-    found = first_solves(run, EXAMPLES, READ_BYTES) if run else []
-    return Section(f"Hard prompts solved for the first time, {run.name if run else ''}", examples=found)
+    if run is None:
+        return Section("")
+    title = f"Hard prompts solved for the first time, {run.name}"
+    return Section(title, text=[EXAMPLES_TEXT], examples=first_solves(run))

@@ -52,7 +52,8 @@ def read_ablation(directory: AblationDir) -> AblationData:
     arms: list[ArmData] = []
     for arm in ablation.arms:
         states = [run for run in ablation.runs if run.arm == arm.label]
-        runs = {run.seed: RunData(directory.run(run.name)) for run in states if run.status == "finished"}
+        finished = {run.seed: RunData(directory.run(run.name)) for run in states if run.status == "finished"}
+        runs = {seed: run for seed, run in finished.items() if run.metrics}  # a directory may have been deleted
         arms.append(ArmData(arm.label, arm.overrides, runs, states))
     benches: dict[str, Bench] = {}
     for arm in arms:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from da3po_cli.ablations.directory import AblationDir, find_ablation
+from da3po_cli.ablations.directory import AblationDir, find_ablation, newest_ablation
 from da3po_cli.errors import UsageError
 from da3po_cli.output import Out
 from da3po_cli.reports.ablation_report import ablation_document
@@ -12,18 +14,21 @@ from da3po_cli.reports.arms import read_ablation
 from da3po_cli.reports.data import RunData
 from da3po_cli.reports.document import Document
 from da3po_cli.reports.run_report import run_document
-from da3po_cli.runs import RunDir, find_run
+from da3po_cli.runs import RunDir, find_run, latest_run
 
 REPORT = "report.html"
 
 
 def find(name: str) -> RunDir | AblationDir:
-    """The run or ablation of that name, or at that path.
+    """The run or ablation of that name, or at that path; `latest` is the newest run, or where there is none, ablation.
 
     Raises:
         UsageError: there is none.
     """
-    return find_ablation(name) or find_run(name)
+    found = find_ablation(name)
+    if found is None and name == "latest" and latest_run() is None:
+        found = newest_ablation()
+    return found or find_run(name)
 
 
 def document_of(directory: RunDir | AblationDir, target: float | None = None) -> Document:
@@ -46,8 +51,26 @@ def write_html(document: Document, file: Path) -> None:
 
     file.parent.mkdir(parents=True, exist_ok=True)
     fresh = file.with_name(f".{file.name}.tmp")
-    fresh.write_text(html(document), encoding="utf-8")
-    fresh.replace(file)
+    try:
+        fresh.write_text(html(document), encoding="utf-8")
+        fresh.replace(file)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+@contextmanager
+def output_of(option: str, path: Path) -> Iterator[None]:
+    """The body writes what an option has asked for.
+
+    Raises:
+        UsageError: it cannot be written there.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {path}: {error.strerror or error}", where=option, hint="name a place that you may write to"
+        ) from error
 
 
 def report_after(out: Out, directory: RunDir | AblationDir) -> None:

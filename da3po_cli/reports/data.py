@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from da3po_cli.config.schema import Config
 from da3po_cli.evals.metrics import HARD
 from da3po_cli.runs import RunDir
 from da3po_cli.runs.metrics import read_metrics
+from da3po_cli.runs.rollouts import read_rollouts
 from da3po_cli.runs.validations import Correct, read_validation
 
 Curve = list[tuple[float, float]]
@@ -103,6 +104,12 @@ class RunData:
         curve = self.curve(bench.metric(kind)) if bench else self.score_curve(kind)
         return curve[-1][1] if curve else None
 
+    @property
+    def validated(self) -> int | None:
+        """The step of the last validation, from which `final` is."""
+        curve = self.score_curve()
+        return int(curve[-1][0]) if curve else None
+
     def total(self, metric: str) -> float:
         """Sum over all steps."""
         return sum(value for _, value in self.curve(metric))
@@ -128,14 +135,15 @@ class RunData:
         return dict(sorted(found.items()))
 
     def problem_scores(self, step: int | None = None) -> dict[str, list[tuple[str, float]]]:
-        """Benchmark -> (problem, share of correct samples) at a validation; the last one by default."""
-        if not self.validations:
-            return {}
-        at = max(self.validations) if step is None else step
+        """Benchmark -> (problem, share of correct samples) at a validation; by default the last one, as in `final`.
+
+        Empty where that validation was not saved problem by problem.
+        """
+        at = self.validated if step is None else step
         sizes = {bench.name: bench.k for bench in self.benches}
         return {
             bench: [(problem, correct / sizes[bench]) for problem, correct in counts.items()]
-            for bench, counts in self.validations.get(at, {}).items()
+            for bench, counts in (self.validations.get(at, {}) if at is not None else {}).items()
             if bench in sizes
         }
 
@@ -176,18 +184,14 @@ class RunData:
             budget: bytes to read at most. Where there is more, steps spread evenly are taken; where a single step is
                 larger, its first groups.
         """
-        files = self.rollout_files
-        if budget is not None:
-            files = _within(files, budget)
+        left = math.inf if budget is None else budget
+        files = self.rollout_files if budget is None else _within(self.rollout_files, budget)
         for step, file in files:
-            left = budget if budget is not None else None
-            with file.open(encoding="utf-8") as lines:
-                for line in lines:
-                    if left is not None:
-                        left -= len(line)
-                        if left < 0:
-                            break
-                    yield step, group_from_dict(json.loads(line))
+            for size, record in read_rollouts(file):
+                left -= size
+                if left < 0:
+                    return
+                yield step, group_from_dict(record)
 
 
 def _within(files: Sequence[tuple[int, Path]], budget: int) -> list[tuple[int, Path]]:

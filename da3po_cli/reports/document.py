@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from urllib.parse import quote
 
 from da3po_cli.evals import tables as plain
 from da3po_cli.reports.plots import Plot
@@ -76,9 +77,9 @@ def markdown(document: Document, images: str | None = None) -> str:
     """
     parts = [f"# {document.title}", document.lead]
     for section in document.sections:
-        body = [*section.text, *(table.markdown() for table in section.tables)]
+        body = [*section.text, *(table.markdown() for table in section.tables if table.rows)]
         if images is not None:
-            body += [f"![{plot.alt}]({images}/{plot.slug}.png)" for plot in section.plots]
+            body += [f"![{plot.alt}]({quote(f'{images}/{plot.file}')})" for plot in section.plots]
         for example in section.examples:
             body.append(f"**{example.title}**\n\n{_fenced(example.prompt)}")
             body += [f"{what}:\n\n{_fenced(text)}" for what, text in example.responses]

@@ -35,6 +35,7 @@ thead th { border-top: 0; }
 th { font-weight: 600; background: var(--box); }
 th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: var(--box); }
 .text { text-align: left; }
+th.long, td.long { white-space: normal; overflow-wrap: anywhere; min-width: 9rem; max-width: 26rem; }
 @media (max-width: 600px) {
   th, td { padding: 0.3rem 0.5rem; }
   th:first-child, td:first-child { white-space: normal; overflow-wrap: normal; max-width: 9rem; }
@@ -113,13 +114,15 @@ def _table(table: Table) -> str:
 
 
 def _cell(tag: str, text: str, left: bool, best: bool = False) -> str:
-    """A cell; columns of words are set left, those with a number in them right."""
+    """A cell; columns of words are set left, those with a number in them right. Long text is broken into lines."""
     shown = f"<strong>{escape(text)}</strong>" if best else escape(text)
-    attributes = (' scope="col"' if tag == "th" else "") + (' class="text"' if left else "")
+    classes = " ".join([*(["text"] if left else []), *(["long"] if len(text) > LONG else [])])
+    attributes = (' scope="col"' if tag == "th" else "") + (f' class="{classes}"' if classes else "")
     return f"<{tag}{attributes}>{shown}</{tag}>"
 
 
-_NUMBER = re.compile(r"[-+<]?[\d.,:/ =%]+(e[-+]\d+)?(\.\.[-+\d.]+)?|-?")
+LONG = 40  # characters of a cell
+_NUMBER = re.compile(r"[-+<]?[\d.,:/ =%]+(e[-+]\d+)?(\.\.[-+\d.]+)?|-")
 
 
 def _is_number(text: str) -> bool:

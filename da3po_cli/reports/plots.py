@@ -9,8 +9,9 @@ from __future__ import annotations
 import base64
 import io
 import math
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -64,6 +65,11 @@ class Plot:
     note: str = ""
 
     @property
+    def file(self) -> str:
+        """Name of its PNG file: the slug, which may have the name of a benchmark in it, without what a path minds."""
+        return re.sub(r"[^A-Za-z0-9._+-]+", "-", self.slug) + ".png"
+
+    @property
     def alt(self) -> str:
         """The plot in words, for those who do not see it."""
         what = f"{self.title}: {self.y} over {self.x}." if self.kind != "ranks" else f"{self.title}, {self.x}."
@@ -78,11 +84,12 @@ class Plot:
 
 
 def draw(plot: Plot) -> Figure:
-    """A figure of it, on a transparent ground."""
+    """A figure of it, on a transparent ground. Long labels are cut in the middle."""
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
+    plot = replace(plot, series=[replace(one, label=_cut(one.label)) for one in plot.series])
     shown = len(plot.series) + len(plot.overlay) + len(plot.levels) + (plot.shade is not None)
     columns = 2 if max((len(one.label) for one in plot.series), default=0) < 22 else 1
     rows = 0 if plot.kind == "ranks" else math.ceil(shown / columns)
@@ -111,10 +118,15 @@ def draw(plot: Plot) -> Figure:
     return figure
 
 
+def _cut(label: str, limit: int = 40) -> str:
+    return label if len(label) <= limit else f"{label[: limit // 2]}...{label[3 - limit // 2 :]}"
+
+
 def _settings() -> Any:
     """Of matplotlib, for drawing and for writing."""
     return {
         "font.size": 9,
+        "text.parse_math": False,  # a $ in a label is a $
         "font.family": "DejaVu Sans",
         "text.color": INK,
         "axes.labelcolor": INK,
@@ -156,9 +168,10 @@ def _stack(axes: Axes, plot: Plot) -> None:
     if plot.series:
         colours = [colour(number) for number in range(len(plot.series))]
         labels = [one.label for one in plot.series]
-        axes.stackplot(
-            plot.series[0].xs, *(one.ys for one in plot.series), labels=labels, colors=colours, alpha=0.85, linewidth=0
-        )
+        xs = sorted({x for one in plot.series for x in one.xs})
+        known = [dict(zip(one.xs, one.ys, strict=True)) for one in plot.series]
+        layers = [[points.get(x, 0.0) for x in xs] for points in known]
+        axes.stackplot(xs, *layers, labels=labels, colors=colours, alpha=0.85, linewidth=0)
         axes.margins(x=0)
 
 
@@ -244,7 +257,7 @@ def save_png(plots: Sequence[Plot], directory: Path) -> list[Path]:
     directory.mkdir(parents=True, exist_ok=True)
     files: list[Path] = []
     for plot in plots:
-        file = directory / f"{plot.slug}.png"
+        file = directory / plot.file
         draw(plot).savefig(file, dpi=DOTS, facecolor="white", metadata={"Software": None})
         files.append(file)
     return files

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from da3po_cli.ablations.directory import AblationDir
 from da3po_cli.algos.types import Group, Response
 from da3po_cli.evals.metrics import EASY, HARD
 from da3po_cli.evals.tables import percent
@@ -30,7 +31,7 @@ def run_document(run: RunData) -> Document:
         Section("Training", plots=_training_plots(run)),
         Section("Dynamic sampling and amplification", text=_filter_text(run), plots=_filter_plots(run)),
         Section("Time", tables=_time_table(run), plots=_time_plots(run)),
-        Section("Hard prompts solved for the first time", text=[_EXAMPLES_TEXT], examples=first_solves(run)),
+        Section("Hard prompts solved for the first time", text=[EXAMPLES_TEXT], examples=first_solves(run)),
         Section(
             "Config",
             text=[", ".join(f"{name} {version}" for name, version in versions.items())],
@@ -45,9 +46,13 @@ def _filled(section: Section) -> bool:
 
 
 def _hints(run: RunData) -> list[str]:
-    if run.steps < run.config.run.steps:
-        return [f"The run has not come to its end; {resume_command(run.directory.path)} goes on from a checkpoint."]
-    return []
+    """How a run that stopped before its end goes on, where it has a checkpoint to go on from."""
+    path = run.directory.path
+    if run.steps >= run.config.run.steps or not run.directory.saved_steps():
+        return []
+    ablation = AblationDir(path.parent)
+    command = f"da3po ablate --resume --name {ablation.path.name}" if ablation.file.is_file() else resume_command(path)
+    return [f"The run has not come to its end; {command} goes on from a checkpoint."]
 
 
 # -------------------------------------------------------------------------------------------------------------- tables
@@ -115,6 +120,12 @@ def curve_series(label: str, curve: Curve) -> Series | None:
     return Series(label, [x for x, _ in curve], [y for _, y in curve]) if curve else None
 
 
+def _above_zero(curve: Curve, label: str) -> list[Series]:
+    """A curve for a logarithmic axis, which has no place for a gap of exactly 0."""
+    line = curve_series(label, [(x, y) for x, y in curve if y > 0])
+    return [line] if line else []
+
+
 def plots_with_data(*plots: Plot) -> list[Plot]:
     return [plot for plot in plots if plot.series]
 
@@ -169,7 +180,7 @@ def _training_plots(run: RunData) -> list[Plot]:
             "Trainer and engine, after each push",
             "step",
             "largest log-prob gap, nats",
-            [line for line in series(run, ("sync/logprob_gap", "gap")) if min(line.ys) > 0],
+            _above_zero(run.curve("sync/logprob_gap"), "gap"),
             log_y=True,
             levels=[(limit, "limit: rollout.max_logprob_gap")],
         ),
@@ -214,7 +225,7 @@ def _time_plots(run: RunData) -> list[Plot]:
 
 # ------------------------------------------------------------------------------------------------------------ examples
 
-_EXAMPLES_TEXT = (
+EXAMPLES_TEXT = (
     f"Training prompts with a pass rate below {HARD:g} in their group, none of whose responses had been correct "
     "before: from those with the lowest rates, with one correct and one wrong response."
 )
@@ -222,14 +233,11 @@ _EXAMPLES_TEXT = (
 
 def first_solves(run: RunData, count: int = EXAMPLES, budget: int = READ_BYTES) -> list[Example]:
     """Kept groups of hard prompts at their first correct response: from the hardest, spread over the run."""
-    solved: set[tuple[str, int]] = set()
-    found: list[tuple[float, int, Group]] = []
-    for step, group in run.groups(budget):
-        row = (group.prompt.source, group.prompt.index)
-        if group.correct and row not in solved:
-            solved.add(row)
-            if group.pass_rate < HARD and group.drop_reason is None:
-                found.append((group.pass_rate, step, group))
+    found = [
+        (group.pass_rate, step, group)
+        for step, group in run.groups(budget)
+        if group.first_solve and group.pass_rate < HARD and group.drop_reason is None
+    ]
     found.sort(key=lambda one: one[:2])
     lowest = [one for one in found if one[0] == found[0][0]]
     pool = sorted(lowest if len(lowest) >= count else found[:count], key=lambda one: one[1])

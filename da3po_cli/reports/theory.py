@@ -5,7 +5,6 @@ G responses of one prompt with pass rate p, k of them correct; a group is kept w
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from da3po_cli.algos.stats import Interval, alpha_minus, alpha_plus, gamma, keep
 from da3po_cli.errors import UsageError
 from da3po_cli.reports.data import RunData
 from da3po_cli.reports.plots import Plot, Series
+from da3po_cli.runs.rollouts import read_rollouts
 
 RATES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 GROUPS = (4, 8, 16, 32)
@@ -122,11 +122,10 @@ def count_groups(run: RunData) -> tuple[Counter[int], int, int]:
 
 def _judged(run: RunData) -> Iterator[tuple[int, int | None]]:
     for _, file in run.rollout_files:
-        with file.open(encoding="utf-8") as lines:
-            for line in lines:
-                responses = json.loads(line)["responses"]
-                known = all(one["verdict"] != "unknown" and one["finish_reason"] != "failed" for one in responses)
-                yield len(responses), sum(one["acc"] for one in responses) if known else None
+        for _, record in read_rollouts(file):
+            responses = record["responses"]
+            known = all(one["verdict"] != "unknown" and one["finish_reason"] != "failed" for one in responses)
+            yield len(responses), sum(one["acc"] for one in responses) if known else None
 
 
 def measure(counts: Mapping[int, int], group_size: int, left_out: int = 0, *, seed: int = 0) -> Measured:
@@ -184,14 +183,17 @@ def _bin(samples: Any, split: Any, size: int, estimate: float) -> Bin:
 
 
 def _percentiles(values: Any) -> Interval:
-    """The first value, with the 95 % percentile interval of the others; draws without any mixed group are left out."""
+    """The first value, with the 95 % percentile interval of the others.
+
+    A draw without any mixed group counts as infinite, as it is; 0 / 0 is left out. No draw leaves no interval.
+    """
     import numpy as np
 
-    drawn = values[1:][np.isfinite(values[1:])]
+    drawn = values[1:][~np.isnan(values[1:])]
     if not len(drawn):
         return Interval(float(values[0]), math.inf, -math.inf, math.inf)
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    return Interval(float(values[0]), float(drawn.std()), float(low), float(high))
+    low, high = np.quantile(drawn, [0.025, 0.975], method="nearest")  # no arithmetic with infinities
+    return Interval(float(values[0]), float(drawn[np.isfinite(drawn)].std()), float(low), float(high))
 
 
 # --------------------------------------------------------------------------------------------------------------- plots

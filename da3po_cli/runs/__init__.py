@@ -191,11 +191,21 @@ class RunDir:
         fresh.replace(link)
 
     def read(self) -> dict[str, Any]:
-        """run.json; empty where there is none."""
+        """run.json; empty where there is none.
+
+        Raises:
+            UsageError: it is damaged.
+        """
         try:
             return json.loads(self.run_json.read_text())
         except FileNotFoundError:
             return {}
+        except ValueError as error:
+            raise UsageError(
+                f"not the record of a run: {error}",
+                where=str(self.run_json),
+                hint="restore it from a copy, or move the directory away",
+            ) from error
 
     def update(self, **fields: Any) -> None:
         """Change fields of run.json; a reader never sees half a file."""
@@ -231,9 +241,16 @@ def find_run(name_or_path: str, env: Mapping[str, str] = os.environ) -> RunDir:
 
 
 def all_runs(env: Mapping[str, str] = os.environ) -> list[RunDir]:
-    """The runs below DA3PO_RUNS, oldest first."""
+    """The runs below DA3PO_RUNS, oldest first; those with a damaged run.json before the others."""
+
+    def created(run: RunDir) -> str:
+        try:
+            return run.read().get("created", "")
+        except UsageError:
+            return ""
+
     found = [RunDir(file.parent) for file in runs_root(env).glob("*/run.json") if not file.parent.is_symlink()]
-    return sorted(found, key=lambda run: (run.read().get("created", ""), run.name))
+    return sorted(found, key=lambda run: (created(run), run.name))
 
 
 def latest_run(env: Mapping[str, str] = os.environ) -> RunDir | None:

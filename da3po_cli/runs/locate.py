@@ -43,7 +43,7 @@ def find_checkpoint(text: str, step: int | None = None) -> Checkpoint:
         return _checked(_run_of(directory), _one_step(int(found[1]), step, text))
     name, at, suffix = text.rpartition("@")
     if at and not directory.exists():
-        if not suffix.isdigit():
+        if not suffix.isdecimal():
             raise UsageError(f"{suffix!r} is no step", where=text, hint="RUN@STEP, such as demo@40")
         return _checked(find_run(name), _one_step(int(suffix), step, text))
     return _checked(find_run(text), step)

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from da3po_cli.algos.sampling import Batch, group_to_dict
+from da3po_cli.algos.sampling import Batch
 from da3po_cli.runs.display import Display, validations
 from da3po_cli.runs.files import write_lines, writing
 from da3po_cli.runs.metrics import MetricsWriter
+from da3po_cli.runs.rollouts import write_rollouts
 from da3po_cli.runs.validations import write_validation
 from da3po_cli.runtime import Validation
 from da3po_cli.runtime.watchdog import beat
@@ -52,10 +53,8 @@ class RunLog:
 
     def rollouts(self, step: int, batch: Batch) -> None:
         """Write every response of the step, dropped ones with the reason."""
-        if not self._save_rollouts:
-            return
-        groups = (json.dumps(group_to_dict(group), ensure_ascii=False) for group in batch.kept + batch.dropped)
-        write_lines(self._directory / "rollouts" / f"step_{step}.jsonl", groups)
+        if self._save_rollouts:
+            write_rollouts(self._directory / "rollouts", step, batch.kept + batch.dropped)
 
     def validated(self, step: int, found: Validation) -> None:
         """Write validation/step_N.json."""

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from da3po_cli.algos.diagnostics import SolvedPrompts
-from da3po_cli.algos.sampling import Batch, DynamicSampler, group_from_dict
+from da3po_cli.algos.records import group_from_dict
+from da3po_cli.algos.sampling import Batch, DynamicSampler
 from da3po_cli.algos.types import Group, Prompt, Response
 from da3po_cli.config.schema import RewardConfig
 from da3po_cli.data.verify import Golds, verifier
 from da3po_cli.errors import DivergedError, UsageError
 from da3po_cli.rewards import Grade, GradeMany, GradingPool, Shaping, grade_groups, make_reward
 from da3po_cli.rewards.registry import sources
+from da3po_cli.runs.rollouts import read_rollouts, rollouts_file
 from da3po_cli.runtime import Comm, Generator, Sampling
 from da3po_cli.runtime.clock import Clock
 
@@ -131,7 +132,8 @@ class LiveRollouts:
         with clock.phase("rollout"):
             self._generator.sleep()
         batch = self._sampler.finish()
-        return replace(batch, first_solves=self._solved.add(batch.kept + batch.dropped))
+        self._solved.mark(batch.kept + batch.dropped)
+        return batch
 
     def state(self) -> dict[str, Any]:
         return {"prompts": self._prompts.state(), "sampler": self._sampler.state(), "solved": self._solved.state()}
@@ -150,7 +152,7 @@ class ReplayedRollouts:
         self._path(1)
 
     def _path(self, step: int) -> Path:
-        path = self._directory / f"step_{step}.jsonl"
+        path = rollouts_file(self._directory, step)
         if not path.is_file():
             raise UsageError(
                 f"no saved rollouts of step {step}",
@@ -161,8 +163,8 @@ class ReplayedRollouts:
 
     def collect(self, step: int, clock: Clock) -> Batch:
         """The groups of rollouts/step_N.jsonl, in their order."""
-        with clock.phase("rollout"), self._path(step).open(encoding="utf-8") as lines:
-            groups = [group_from_dict(json.loads(line)) for line in lines]
+        with clock.phase("rollout"):
+            groups = [group_from_dict(record) for _, record in read_rollouts(self._path(step))]
         kept = [group for group in groups if group.drop_reason is None]
         return Batch(
             kept=kept, dropped=[g for g in groups if g.drop_reason is not None], generated=len(groups), rounds=1

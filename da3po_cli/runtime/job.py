@@ -78,7 +78,7 @@ def prepare(out: Out, request: Request, *, place: Place | None = None, restarts:
         UsageError: the run directory is in use, or there is nothing to resume.
     """
     resume, replay = request.resume, request.replay
-    if resume is not None and resume != "latest" and not resume.isdigit():
+    if resume is not None and resume != "latest" and not resume.isdecimal():
         raise UsageError(f"--resume={resume} is no step", where="--resume", hint="--resume, or --resume=STEP")
     devices = cuda_devices()
     resumed = _resumed_run(request) if resume is not None else None
@@ -230,7 +230,7 @@ def _check_changes(out: Out, run: RunDir, config: Config, replay: Path | None) -
 
 def _name_later(out: Out, run: RunDir, resume: str) -> None:
     """Name the checkpoints of a future that the run gives up."""
-    later = [step for step in run.saved_steps() if resume.isdigit() and step > int(resume)]
+    later = [step for step in run.saved_steps() if resume.isdecimal() and step > int(resume)]
     if later:
         steps = ", ".join(map(str, later))
         out.warn(f"going back to step {resume}: the checkpoints and records after it (step {steps}) will be deleted")
@@ -357,7 +357,7 @@ def _nothing_left(out: Out, job: Job) -> bool:
     if job.resume is None:
         return False
     saved = job.run_dir.saved_steps()
-    step = int(job.resume) if job.resume.isdigit() else max(saved, default=0)
+    step = int(job.resume) if job.resume.isdecimal() else max(saved, default=0)
     if step < job.config.run.steps:
         return False
     out.say(f"nothing to do: {job.run_dir.path} has step {step} of {job.config.run.steps}; --steps N goes on to N")

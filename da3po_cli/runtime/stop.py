@@ -167,5 +167,5 @@ def deadline(before: str | None, attempt: Mapping[str, str], env: Mapping[str, s
     from da3po_cli.config.durations import seconds
 
     job = env.get("SLURM_JOB_START_TIME", "")
-    started = float(job) if job.isdigit() else datetime.fromisoformat(attempt["started"]).timestamp()
+    started = float(job) if job.isdecimal() else datetime.fromisoformat(attempt["started"]).timestamp()
     return started + seconds(before)

@@ -102,7 +102,7 @@ def _train(
     first_step = 1
     if not begins:
         step = options.resume or ""
-        first_step = 1 + checkpoints.load(int(step) if step.isdigit() else None)
+        first_step = 1 + checkpoints.load(int(step) if step.isdecimal() else None)
     log = _run_log(config, run_dir, options, display, parallel.rank, first_step, checkpoints.record)
     signals = listener()
     limit = deadline(config.checkpoint.before, RunDir(run_dir).read()["attempts"][-1])

@@ -1,7 +1,8 @@
 """Stands in for `da3po train` where the thing under test is who runs when, and what becomes of it.
 
 It makes a run directory, one record per step, a checkpoint where told, and ends as told:
-lambda=5 with exit code 5 and an error line, lambda=7 by a signal of its own, lambda=9 only when it is stopped.
+lambda=5 with exit code 5 and an error line, lambda=7 by a signal of its own, lambda=9 only when it is stopped, and
+lambda=4 after step 1 with exit code 0, as checkpoint.before does; all but lambda=5 go on at a resume.
 """
 
 import json
@@ -48,6 +49,8 @@ with (directory / "metrics.jsonl").open("w") as file:
         if kind == 5 and step == 1:
             sys.stderr.write("error: gradients were not finite\n  fix: lower train.lr\n")
             sys.exit(5)
+        if kind == 4 and step == 1 and "--resume" not in arguments:
+            stopped(-128, None)
         if kind == 7:
             os.kill(os.getpid(), signal.SIGKILL)
         while kind == 9 and "--resume" not in arguments:

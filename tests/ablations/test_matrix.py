@@ -38,6 +38,8 @@ def test_equal_leaves_keep_their_sections_and_quoted_values_their_commas() -> No
 def test_names_of_directories_are_told_apart() -> None:
     slugs = [arm.slug for arm in make_arms(None, ["data.train=a/b,a-b,a b"])]
     assert slugs == ["train-a-b", "train-a-b+1", "train-a-b+2"]
+    long = make_arms(None, [f"data.train={'x' * 300},{'x' * 300}y"])
+    assert long[0].slug != long[1].slug and max(len(arm.run_name(0)) for arm in long) < 120
 
 
 @pytest.mark.parametrize(
@@ -50,6 +52,9 @@ def test_names_of_directories_are_told_apart() -> None:
         (None, ["lambda=1,1"], "given twice"),
         (None, ["lambda=1", "lambda=2"], "lambda=V1,V2"),
         (None, ["run.seed=1,2"], "--seeds"),
+        (None, ["lambda=1", "algo.daa_lambda=2"], "lambda is given twice"),
+        (None, ["lambda=1\n2"], "empty value"),
+        (None, ["validation.samples=4,8"], "validation.samples=VALUE sets it for all arms"),
     ],
 )
 def test_mistakes(algos: str | None, params: list[str], word: str) -> None:
@@ -98,8 +103,8 @@ def test_an_arm_without_a_result_fails_the_gate() -> None:
         "lambda=2.0",
         "lambda=2.0 >",
         "lambda=3.0 > 1",
-        "1 > 2 or 2 > 1",
-        "1 < 2 < 3",
+        "0.1 > 0.2 or 0.2 > 0.1",
+        "0.1 < 0.2 < 0.3",
         "__import__('os') > 1",
         "1 == 1",
     ],
@@ -108,3 +113,9 @@ def test_what_is_no_gate(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_gate(text, LAMBDAS)
     assert "lambda=1.0, lambda=1.5, lambda=2.0" in str(caught.value.hint)
+
+
+def test_scores_are_shares() -> None:
+    with pytest.raises(UsageError, match="75 in the gate") as caught:
+        parse_gate("lambda=2.0 > 75", LAMBDAS)
+    assert "0.75 for 75 %" in str(caught.value.hint)

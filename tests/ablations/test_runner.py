@@ -83,6 +83,25 @@ def test_a_failing_run_is_noted_and_the_others_go_on(carry_out) -> None:
     assert fine.status == "finished"
 
 
+def test_an_error_is_that_of_the_last_attempt(carry_out, tmp_path: Path) -> None:
+    directory, _, planned = planned_ablation(tmp_path / "a", "7")
+    log = directory.log(planned[0].name)
+    log.parent.mkdir()
+    log.write_text("error: disk full\n")
+    carry_out("7")
+    (killed,) = directory.read().runs
+    assert (killed.exit_code, killed.error) == (128 + signal.SIGKILL, None)
+
+
+def test_where_a_run_stops_by_itself_no_other_is_started(carry_out) -> None:
+    """checkpoint.before is the end of the machine's time, for the runs after it too."""
+    directory, ablation = carry_out("4,1.0")
+    assert [(run.status, run.exit_code) for run in directory.read().runs] == [("interrupted", 0), ("pending", None)]
+    with directory.lock() as lock:
+        Runner(directory, ablation, [Slot()], Quiet(), lock, STUB).run(plan_runs(ablation, cuda=0, env={}))
+    assert [run.status for run in directory.read().runs] == ["finished", "finished"]
+
+
 def test_what_has_a_result_is_not_run_again(carry_out, tmp_path: Path) -> None:
     directory, ablation = carry_out("1.0,5,7")
     planned = plan_runs(ablation, cuda=0, env={})
@@ -174,6 +193,20 @@ def test_the_plan_lists_every_problem_once() -> None:
         "unknown config key 'foo'",
         "lambda=-1.0 must be above 0",
     ]
+
+
+@pytest.mark.parametrize(
+    ("algos", "params", "overrides", "words"),
+    [
+        (None, ["lambda=1,1.0"], [], "'lambda=1' and 'lambda=1.0' are the same settings"),
+        (None, ["lambda=1,2"], ["algo.daa_lambda=3"], "algo.daa_lambda=3 would set for all arms"),
+        ("dapo,grpo", [], ["algo.name=gspo"], "algo.name=gspo would set for all arms"),
+    ],
+)
+def test_arms_that_are_not_what_they_are_called(algos, params, overrides, words: str) -> None:
+    arms = make_arms(algos, params)
+    with pytest.raises(UsageError, match=words):
+        plan_runs(Ablation("a", ["demo"], overrides, 1, arms, [0], arms[0].label), cuda=0, env={})
 
 
 def test_a_lambda_of_one_plans_what_dapo_is() -> None:

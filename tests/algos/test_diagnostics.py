@@ -69,9 +69,12 @@ def test_nothing_mixed_measures_nothing():
 def test_a_prompt_is_solved_for_the_first_time_once():
     solved = SolvedPrompts()
     first = [group([0, 1], index=3), group([0, 0], index=4), group([1, 1], index=5)]
-    assert solved.add(first) == 2
-    later = [group([1, 0], index=3), group([1, 0], index=4)]
-    assert solved.add(later) == 1
+    solved.mark(first)
+    assert [one.first_solve for one in first] == [True, False, True]
+    later = [group([1, 0], index=3), group([1, 0], index=4), group([1, 1], index=4)]
+    solved.mark(later)
+    assert [one.first_solve for one in later] == [False, True, False]
     again = SolvedPrompts()
     again.load_state(solved.state())
-    assert again.add([*first, *later]) == 0
+    again.mark([*first, *later])
+    assert not any(one.first_solve for one in [*first, *later])

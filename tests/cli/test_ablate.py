@@ -78,6 +78,10 @@ def test_the_first_seed_is_that_of_the_config(cli) -> None:
         (["--resume"], "no ablation to resume"),
         (["--resume", "--name", "none"], "no ablation called 'none'"),
         (["--resume=3"], "goes on where it stopped"),
+        (["-c", "demo", "--param", "lambda=1,2", "--target", "75"], "--target 75 is no share"),
+        (["-c", "demo", "--param", "lambda=1,2", "--target", "nan"], "--target nan is no share"),
+        (["-c", "demo", "--param", "lambda=1,2", "--gate", "lambda=1 > 60"], "60 in the gate"),
+        (["-c", "demo", "--param", "lambda=1,1.0"], "are the same settings"),
     ],
 )
 def test_mistakes_end_with_2(cli, tmp_path: Path, arguments: list[str], word: str) -> None:
@@ -108,9 +112,33 @@ def test_results_report_and_gate(cli, tmp_path: Path) -> None:
     assert cli(*command)[0] == 2, "the directory is in use"
     code, again, err = cli("--resume", "--name", "a", "--gate", "lambda=2.0 > lambda=1.0 + 0.05")
     assert code == 4 and again == out, "the same table, and nothing ran"
+    events = [json.loads(line) for line in cli("--resume", "--name", "a", "--json")[1].splitlines()]
+    first = next(event for event in events if event.get("event") == "done")["tables"][0]
+    assert first["heading"][:3] == ["arm", "n seeds", "arith avg@8"] and first["rows"][1][2] == "56.00"
     assert "0.5600 > 0.5800 is false" in err
     calls = (tmp_path / "runs/a/lambda-1.0-seed0/calls.jsonl").read_text().splitlines()
     assert len(calls) == 2
+
+
+def test_where_the_time_was_up_it_says_how_to_go_on(cli, tmp_path: Path) -> None:
+    command = ["-c", "demo", "--param", "lambda=1.0,4.0,2.0", "--steps", "3", "--name", "a"]
+    code, out, err = cli(*command)
+    assert code == 4 and "53.00" in out
+    assert "2 of 3 runs did not finish" in err and "da3po ablate --resume --name a goes on" in err
+    plan = cli("--resume", "--name", "a", "--dry-run")[1]
+    assert "3 (1 done), 1 at a time" in plan and "3 per run, 5 left" in plan, "one step is in a checkpoint"
+    assert cli("--resume", "--name", "a")[0] == 0
+    assert cli("-c", "demo", "--param", "lambda=4.0", "--steps", "3", "--name", "b")[0] == 4, "no bug, no failure"
+
+
+def test_steps_as_a_parameter(cli, tmp_path: Path) -> None:
+    code, out, err = cli(
+        "-c", "demo", "lambda=1", "--param", "run.steps=2,3", "--name", "a", "--parallel", "5", "--dry-run"
+    )
+    assert code == 0, err
+    assert "2, 2 at a time" in out and "2 or 3 per run, 5 in all" in out
+    err = cli("-c", "demo", "lambda=1", "--param", "run.steps=2,3", "--name", "a")[2]
+    assert "steps-2-seed0: step 2/2" in err and "steps-3-seed0: step 3/3" in err
 
 
 def test_a_diverged_arm(cli, tmp_path: Path) -> None:
@@ -133,7 +161,7 @@ def test_when_nothing_finishes_the_code_is_that_of_the_first_failure(cli, tmp_pa
         "done",
     ]
     assert events[-1]["error"]["message"].startswith("no run finished; lambda-5.0-seed0 diverged")
-    assert events[-2]["failed"][0]["exit_code"] == 5
+    assert events[-2]["failed"][0]["exit_code"] == 5 and events[-2]["tables"] == []
 
 
 def test_a_config_that_has_changed_since_is_refused(cli, tmp_path: Path) -> None:

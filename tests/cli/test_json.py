@@ -147,7 +147,7 @@ QUICK: dict[str, list[Any]] = {
         },
         {"event": str, "lines": int, "counts": Mapping(Mapping(int)), "unknown": Mapping(int), "disagreements": [int]},
     ],
-    "report saved": [{"event": str, "name": str, "files": [str]}],
+    "report saved": [{"event": str, "name": str, "files": [str], "markdown": (str, None)}],
 }
 
 

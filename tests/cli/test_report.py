@@ -52,6 +52,35 @@ def test_files_where_they_are_wanted(cli, tmp_path: Path) -> None:
     assert "reached 60.00 %" in (tmp_path / "p.html").read_text()
 
 
+def test_places_that_cannot_be_written(cli, tmp_path: Path) -> None:
+    make_run(tmp_path / "runs/one", SCORES)
+    (tmp_path / "file").touch()
+    for option, place in (("--html", tmp_path), ("--html", tmp_path / "file/page.html"), ("--png", tmp_path / "file")):
+        code, _, err = cli("report", "one", option, str(place))
+        assert code == 2 and f"cannot write {place}" in err and option in err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "runs"]
+    assert cli("report", "one", "--target", "75")[0] == 2
+
+
+def test_markdown_in_json_and_the_newest_ablation(cli, tmp_path: Path) -> None:
+    make_ablation(tmp_path / "runs/two", {"1.0": (0.7, 0.72), "2.0": (0.74, 0.78)})
+    (tmp_path / "runs/latest").unlink(missing_ok=True)
+    code, out, _ = cli("report", "--md", "--json")
+    assert code == 0 and json.loads(out)["markdown"].startswith("# Ablation two") and json.loads(out)["files"] == []
+
+
+def test_a_damaged_run_is_named_and_hides_no_other(cli, tmp_path: Path) -> None:
+    make_run(tmp_path / "runs/one", SCORES)
+    (tmp_path / "runs/two").mkdir()
+    (tmp_path / "runs/two/run.json").write_text("{")
+    code, out, err = cli("runs", "ls")
+    assert code == 0 and "one" in out and "runs/two/run.json" in err
+    code, _, err = cli("report", "three")
+    assert code == 2 and "no run called 'three'" in err
+    code, _, err = cli("runs", "show", "two")
+    assert code == 2 and "not the record of a run" in err
+
+
 def test_what_there_is_not(cli, tmp_path: Path) -> None:
     make_run(tmp_path / "runs/one", SCORES).metrics_file.unlink()
     code, _, err = cli("report", "one")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from demo_runs import SMALL
 
-from da3po_cli.algos.sampling import group_to_dict
+from da3po_cli.algos.records import group_to_dict
 from da3po_cli.algos.types import Group, Prompt, Response
 from da3po_cli.runtime.watchdog import Beat, read_beats
 

@@ -9,10 +9,11 @@ from typing import Any
 
 from da3po_cli.ablations.directory import Ablation, AblationDir, RunState
 from da3po_cli.ablations.matrix import make_arms
-from da3po_cli.algos.records import group_to_dict
+from da3po_cli.algos.diagnostics import SolvedPrompts
 from da3po_cli.algos.types import Group, Prompt, Response
 from da3po_cli.config.load import dump, load_config
 from da3po_cli.runs import RunDir
+from da3po_cli.runs.rollouts import write_rollouts
 
 PHASES = ("rollout", "grade", "logprob", "train", "sync", "validate", "checkpoint", "other")
 
@@ -37,7 +38,10 @@ def make_run(
     k: int = 8,
     status: str = "finished",
 ) -> RunDir:
-    """`scores` is step -> (avg@k, pass@k); every step up to the last has training metrics too."""
+    """`scores` is step -> (avg@k, pass@k); every step up to the last has training metrics too.
+
+    The groups, given by step, are marked as training marks them.
+    """
     run = RunDir(directory)
     last = max(scores)
     config = load_config(["demo"], [f"run.steps={last}", "parallel.data=1", *overrides], {}, {}).config
@@ -69,10 +73,10 @@ def make_run(
     for step, counts in (correct or {}).items():
         (run.path / "validation").mkdir(exist_ok=True)
         (run.path / f"validation/step_{step}.json").write_text(json.dumps({bench: counts}))
+    solved = SolvedPrompts()
     for step, some in (groups or {}).items():
-        run.rollouts.mkdir(exist_ok=True)
-        lines = [json.dumps(group_to_dict(group)) for group in some]
-        (run.rollouts / f"step_{step}.jsonl").write_text("\n".join(lines) + "\n")
+        solved.mark(some)
+        write_rollouts(run.rollouts, step, some)
     run.finish(status)
     return run
 

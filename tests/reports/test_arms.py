@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,20 @@ def test_pairs_by_problem(tmp_path: Path) -> None:
     assert paired.difference.mean == pytest.approx((0.25 + 0.0) / 2)
     assert paired.p_value == 1.0  # one difference that is not 0: its two signs are alike
     assert len(result_tables(data)) == 4
+    # one run's counts are those of an earlier validation: nothing can be paired
+    folder = where.run("lambda-2.0-seed0").path / "validation"
+    (folder / "step_4.json").rename(folder / "step_2.json")
+    data = stats.read_ablation(where)
+    assert stats.by_problem(data.arm("lambda=2.0"), data.arm("lambda=1.0")) is None
+    assert data.arm("lambda=2.0").runs[0].problem_scores() == {}
+
+
+def test_a_run_that_was_deleted_is_left_out(tmp_path: Path) -> None:
+    where = make_ablation(tmp_path / "a", FINALS)
+    shutil.rmtree(where.run("lambda-2.0-seed2").path)
+    data = stats.read_ablation(where)
+    assert result_tables(data)[0].rows[1][1] == "2/3"
+    assert cost_table(data, 0.72).rows[1][4] == "4,000"
 
 
 def test_bands() -> None:

@@ -50,6 +50,27 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     return html(document_of(where))
 
 
+def test_any_label_can_be_drawn(tmp_path: Path) -> None:
+    """Mathematics of matplotlib, a path, HTML, and more than a line holds; the name of a benchmark may hold a slash."""
+    labels = ["$USER^_{", "$x^2$", "a/b <i>", "x" * 300]
+    plots = [
+        Plot(
+            kind,
+            "Title",
+            "step",
+            "share",
+            [Series(one, [0, 1], [0.1, 0.2], [0, 0], [1, 1]) for one in labels],
+            kind=kind,
+        )
+        for kind in ("line", "stack", "ranks")
+    ]
+    plots.append(Plot("avg_dir/bench", "Title", "step", "share", []))
+    files = save_png(plots, tmp_path / "my plots")
+    assert [file.name for file in files] == ["line.png", "stack.png", "ranks.png", "avg_dir-bench.png"]
+    text = markdown(Document("T", "lead", [Section("s", plots=plots)]), str(tmp_path / "my plots"))
+    assert "my%20plots/avg_dir-bench.png)" in text
+
+
 def test_nothing_is_loaded_from_elsewhere(page: str) -> None:
     parsed = Page(page)
     assert parsed.loads and all(one.startswith(("data:", "#")) for one in parsed.loads)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ from report_runs import make_group, make_run
 
 from da3po_cli.errors import UsageError
 from da3po_cli.reports.data import RunData
+from da3po_cli.reports.plots import draw
 from da3po_cli.reports.run_report import first_solves, run_document
+from da3po_cli.reports.theory import count_groups
 
 SCORES = {0: (0.5, 0.9), 10: (0.7, 0.95)}
 
@@ -65,6 +68,15 @@ def test_first_solves(tmp_path: Path) -> None:
     assert examples[0].responses[1] == ("wrong, 2 tokens, advantage +0.00", "answer 1")
 
 
+def test_what_was_not_read_does_not_make_a_first_solve(tmp_path: Path) -> None:
+    """The prompt was first solved at step 2, when it was easy; the budget leaves step 2 out."""
+    groups = {1: [make_group(7, 0)], 2: [make_group(7, 3)], 3: [make_group(7, 1)]}
+    run = RunData(make_run(tmp_path / "r", SCORES, groups=groups))
+    budget = sum(file.stat().st_size for _, file in run.rollout_files) - 1
+    assert [step for step, _ in run.groups(budget)] == [1, 3]
+    assert first_solves(run) == first_solves(run, budget=budget) == []
+
+
 def test_a_budget_limits_what_is_read(tmp_path: Path) -> None:
     groups = {step: [make_group(n, 1) for n in range(20)] for step in range(1, 11)}
     run = RunData(make_run(tmp_path / "r", SCORES, groups=groups))
@@ -72,6 +84,12 @@ def test_a_budget_limits_what_is_read(tmp_path: Path) -> None:
     assert sorted({step for step, _ in run.groups(budget=3 * size + 300)}) == [1, 5, 10]
     assert 1 <= len(list(run.groups(budget=size // 2))) <= 10
     assert len(list(run.groups(budget=None))) == 200
+
+
+def test_large_steps_do_not_exceed_the_budget(tmp_path: Path) -> None:
+    groups = {step: [make_group(1, 1, text="x" * 10_000 if step in (1, 10) else "x")] for step in range(1, 11)}
+    run = RunData(make_run(tmp_path / "r", SCORES, groups=groups))
+    assert sum(len(group.prompt.text) for _, group in run.groups(budget=15_000)) < 15_000
 
 
 def test_the_document(tmp_path: Path) -> None:
@@ -95,4 +113,32 @@ def test_a_run_that_was_cut_short_says_how_to_go_on(tmp_path: Path) -> None:
     run.metrics_file.write_text("".join(lines[:5]))
     document = run_document(RunData(run))
     assert "interrupted, 4 of 10 steps" in document.lead
-    assert "--resume --name r" in document.sections[0].text[0]
+    assert document.sections[0].text == [], "there is no checkpoint"
+    (run.checkpoints / "step_3").mkdir(parents=True)
+    (run.checkpoints / "step_3/state.json").touch()
+    assert "da3po train --resume --name r" in run_document(RunData(run)).sections[0].text[0]
+    (tmp_path / "ablation.json").touch()
+    assert f"da3po ablate --resume --name {tmp_path.name}" in run_document(RunData(run)).sections[0].text[0]
+
+
+def test_numbers_that_are_missing_or_nothing_leave_the_plot(tmp_path: Path) -> None:
+    """A phase without a value in one step counts as 0 there; a gap of exactly 0 has no place on a logarithmic axis."""
+    run = make_run(tmp_path / "r", SCORES)
+    records = [json.loads(line) for line in run.metrics_file.read_text().splitlines()]
+    del records[3]["timing/sync"]
+    records[5]["sync/logprob_gap"] = 0.0
+    run.metrics_file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    plots = {plot.slug: plot for plot in run_document(RunData(run)).plots}
+    assert 5 not in plots["logprob_gap"].series[0].xs and len(plots["logprob_gap"].series[0].xs) == 9
+    assert plots["time"].kind == "stack" and len({len(one.xs) for one in plots["time"].series}) == 2
+    draw(plots["time"])
+
+
+def test_cut_off_rollouts_are_named(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "r", SCORES, groups={1: [make_group(1, 1), make_group(2, 1)]})
+    file = run.rollouts / "step_1.jsonl"
+    file.write_bytes(file.read_bytes()[:-20])
+    for read in (first_solves, count_groups):
+        with pytest.raises(UsageError) as caught:
+            read(RunData(run))
+        assert caught.value.where == f"{file}:2"

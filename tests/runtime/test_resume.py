@@ -85,6 +85,7 @@ def test_prompts_solved_for_the_first_time_are_counted_over_the_whole_run(root):
                 group["prompt"]["index"] for group in groups if any(one["acc"] for one in group["responses"])
             } - solved
             assert len(new) == record["sample/first_solves"]
+            assert new == {group["prompt"]["index"] for group in groups if group["first_solve"]}
             solved |= new
         assert len(solved) <= ROWS
 
