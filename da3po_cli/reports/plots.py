@@ -89,7 +89,7 @@ def draw(plot: Plot) -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    plot = replace(plot, series=[replace(one, label=_cut(one.label)) for one in plot.series])
+    plot = _plain(plot)
     shown = len(plot.series) + len(plot.overlay) + len(plot.levels) + (plot.shade is not None)
     columns = 2 if max((len(one.label) for one in plot.series), default=0) < 22 else 1
     rows = 0 if plot.kind == "ranks" else math.ceil(shown / columns)
@@ -113,9 +113,24 @@ def draw(plot: Plot) -> Figure:
             axes.set_yscale("log")
         if plot.limits:
             axes.set_ylim(*plot.limits)
+        elif plot.kind == "line" and not any(y for one in plot.series for y in one.ys):
+            axes.set_ylim(0, 1)  # a share that stays 0 is not around 0
         if rows:
             figure.legend(loc="outside lower center", ncols=columns, frameon=False, handlelength=2.6)
     return figure
+
+
+def _plain(plot: Plot) -> Plot:
+    """The plot with short labels that are no mathematics: arms and benchmarks may be called anything."""
+    return replace(
+        plot,
+        title=_escaped(plot.title),
+        series=[replace(one, label=_escaped(_cut(one.label))) for one in plot.series],
+    )
+
+
+def _escaped(text: str) -> str:
+    return text.replace("$", r"\$")
 
 
 def _cut(label: str, limit: int = 40) -> str:
@@ -126,7 +141,6 @@ def _settings() -> Any:
     """Of matplotlib, for drawing and for writing."""
     return {
         "font.size": 9,
-        "text.parse_math": False,  # a $ in a label is a $
         "font.family": "DejaVu Sans",
         "text.color": INK,
         "axes.labelcolor": INK,

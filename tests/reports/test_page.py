@@ -65,6 +65,10 @@ def test_any_label_can_be_drawn(tmp_path: Path) -> None:
         for kind in ("line", "stack", "ranks")
     ]
     plots.append(Plot("avg_dir/bench", "Title", "step", "share", []))
+    assert "<!-- $USER^_{ -->" in svg(draw(plots[0])), "as it is"
+    log = draw(Plot("log", "Title", "step", "nats", [Series("gap", [0, 1], [1e-5, 1e-3])], log_y=True))
+    log.canvas.draw()
+    assert all(tick.get_parse_math() for tick in log.axes[0].get_yticklabels()), "powers of ten are mathematics"
     files = save_png(plots, tmp_path / "my plots")
     assert [file.name for file in files] == ["line.png", "stack.png", "ranks.png", "avg_dir-bench.png"]
     text = markdown(Document("T", "lead", [Section("s", plots=plots)]), str(tmp_path / "my plots"))
