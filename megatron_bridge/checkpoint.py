@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from megatron.core import dist_checkpointing
+from megatron.core.dist_checkpointing.core import CheckpointingException
 from megatron.core.dist_checkpointing.dict_utils import nested_values
 from megatron.core.dist_checkpointing.mapping import ShardedObject
 from megatron.core.dist_checkpointing.strategies.async_utils import AsyncRequest
@@ -30,8 +31,12 @@ from megatron_bridge.compat import begin_save
 from megatron_bridge.optimizer import WarmupSchedule
 from megatron_bridge.parallel import Parallel
 
-# The only sharding of the optimizer state that Megatron can load on another tensor- and pipeline-parallel layout.
-_METADATA = {"distrib_optim_sharding_type": "fully_reshardable"}
+# The only sharding of the optimizer state that Megatron can load on another tensor- and pipeline-parallel layout. It is
+# gathered in host memory and on one rank, the one that writes it: on the devices the rollout engine is awake.
+_METADATA: dict[str, Any] = {
+    "distrib_optim_sharding_type": "fully_reshardable",
+    "distrib_optim_fully_reshardable_mem_efficient": True,
+}
 
 
 def save(
@@ -172,6 +177,12 @@ def load(
         causes = "; ".join(f"rank {rank}: {failure[0]}" for rank, failure in error.failures.items())
         raise UsageError(
             f"the checkpoint cannot be read ({causes})", where=str(directory), hint="resume from another step"
+        ) from error
+    except CheckpointingException as error:
+        raise UsageError(
+            f"the checkpoint is not of this model: {str(error).splitlines()[0]}",
+            where=str(directory),
+            hint="resume with the model, and with TransformerEngine installed or not, as it was saved",
         ) from error
     for number, chunk in enumerate(chunks):
         chunk.load_state_dict(loaded[f"model{number}"])

@@ -40,8 +40,11 @@ def build_optimizer(
         use_gloo_process_groups=False,
     )
     for part in optimizer.chained_optimizers:
-        if isinstance(part.optimizer, torch.optim.AdamW):  # not TransformerEngine's or Apex's FusedAdam
+        part.data_parallel_group_gloo = part.data_parallel_group  # it has gloo for CPU tensors; saves gather over it
+        if isinstance(part.optimizer, torch.optim.AdamW):
             _guard(part)
+        else:  # TransformerEngine's or Apex's FusedAdam; without a state a save before the first step fails
+            part.init_state_fn(part.optimizer, part.config)
     return optimizer
 
 

@@ -5,6 +5,7 @@ The rest of the bridge receives a `Parallel` value and never looks a group up by
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import socket
@@ -142,10 +143,12 @@ def initialize(
         )
     random.seed(seed)
     torch.manual_seed(seed)
-    return _model_parallel(tensor, pipeline, virtual_pipeline, seed, device)
+    return _model_parallel(tensor, pipeline, virtual_pipeline, seed, device, timeout)
 
 
-def _model_parallel(tensor: int, pipeline: int, virtual: int, seed: int, device: torch.device) -> Parallel:
+def _model_parallel(
+    tensor: int, pipeline: int, virtual: int, seed: int, device: torch.device, timeout: float
+) -> Parallel:
     """Megatron's groups and RNG tracker, read into a `Parallel`."""
     from megatron.core import parallel_state as mpu
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
@@ -155,7 +158,8 @@ def _model_parallel(tensor: int, pipeline: int, virtual: int, seed: int, device:
             tensor_model_parallel_size=tensor,
             pipeline_model_parallel_size=pipeline,
             virtual_pipeline_model_parallel_size=virtual if virtual > 1 else None,
-            create_gloo_process_groups=False,  # only its legacy checkpoint formats use them
+            create_gloo_process_groups=False,  # ours have gloo for CPU tensors
+            distributed_timeout_minutes=math.ceil(timeout / 60),
         )
         model_parallel_cuda_manual_seed(seed, force_reset_rng=True)
     pipeline_group: Any = mpu.get_pipeline_model_parallel_group()

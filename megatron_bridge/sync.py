@@ -76,8 +76,8 @@ class VllmSync:
                 f"after the weight sync the rollout engine's log-probs are off by {gap:.3g} nats from the trainer's "
                 f"(limit {self._max_gap:g}, {sum(map(len, self._probe))} probe tokens, {self._generator.dtype})",
                 where="rollout.max_logprob_gap",
-                hint="with bfloat16 weights a gap up to about 0.1 can be rounding: raise rollout.max_logprob_gap; "
-                "a larger one means that weights did not arrive",
+                hint="a gap of tenths can be rounding, in bfloat16 or FP8: raise rollout.max_logprob_gap; "
+                "one of whole nats means that weights did not arrive",
             )
         return SyncReport(seconds=seconds, gigabytes=stream.bytes / 1e9, logprob_gap=gap)
 

@@ -192,6 +192,17 @@ def load_hf(chunks: Sequence[Module], arch: Arch, parallel: Parallel) -> None:
                     where=str(arch.path),
                 )
             bound.param.copy_(value)
+            _set_origin(bound.param, value)
+
+
+def _set_origin(param: Tensor, value: Tensor) -> None:
+    """What an FP8 parameter was made from, which TransformerEngine keeps and Megatron takes the main parameter from.
+
+    `copy_` does not change it. Other parameters have none, and a model has none after its optimizer was built.
+    """
+    origin: Any = getattr(param, "get_high_precision_init_val", lambda: None)()
+    if origin is not None:
+        origin.copy_(value)
 
 
 def _read(files: HFFiles, names: Sequence[str], bound: Bound, arch: Arch, parallel: Parallel) -> Tensor:

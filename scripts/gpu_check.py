@@ -44,7 +44,7 @@ PARTS = (
     Part("parity", "test_parity.py", 90),
     Part("packing", "test_packing.py", 60),
     Part("resharding", "test_resharding.py", 90),
-    Part("vllm", "test_vllm.py", 180),
+    Part("vllm", "test_vllm.py", 300),
     Part("fp8", "test_fp8.py", 120),
     Part("apex", "test_apex.py", 60),
 )

@@ -139,7 +139,7 @@ def _batch(rollout: RolloutConfig, train: TrainConfig) -> Iterator[UsageError]:
         )
     if not 0 < rollout.gpu_memory <= 1:
         yield problem(f"rollout.gpu_memory={rollout.gpu_memory} is a share", "rollout.gpu_memory", "a value in (0, 1]")
-    if not rollout.max_logprob_gap > 0:
+    if rollout.max_logprob_gap is not None and not rollout.max_logprob_gap > 0:
         yield problem(
             f"rollout.max_logprob_gap={rollout.max_logprob_gap} would stop every run",
             "rollout.max_logprob_gap",

@@ -50,6 +50,19 @@ def with_layout(config: Config, where: Layout) -> Config:
     return replace(config, parallel=replace(config.parallel, data=where.data))
 
 
+def logprob_gap_limit(config: Config) -> float:
+    """`rollout.max_logprob_gap`, or what rounding on either side cannot reach, in nats.
+
+    Logits of 8 to 16 are 1/16 apart in bfloat16, so that a token's log-prob may differ by tenths; weights that did not
+    arrive make it differ by whole nats.
+    """
+    if config.rollout.max_logprob_gap is not None:
+        return config.rollout.max_logprob_gap
+    if config.fp8.format != "none" or config.rollout.quantization is not None:
+        return 1.0
+    return 0.5 if config.model.dtype == "bfloat16" else 0.05
+
+
 def updates_per_step(config: Config) -> int:
     """Optimizer steps per rollout step."""
     return config.rollout.prompts // config.train.mini_batch_prompts * config.train.epochs

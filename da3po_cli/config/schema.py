@@ -96,8 +96,9 @@ class RolloutConfig:
     """Sequences that an engine decodes at a time. At least 1."""
     quantization: Literal["fp8"] | None = None
     """Weights of the rollout engine in FP8, quantised at each sync; needs truncated importance sampling."""
-    max_logprob_gap: float = 0.05
-    """Largest |trainer - engine| log-prob on the probe batch, nats; above it the run stops. Above 0."""
+    max_logprob_gap: float | None = None
+    """Largest |trainer - engine| log-prob on the probe batch, nats; above it the run stops. By default 0.05 in float32,
+    0.5 in bfloat16 and 1 with FP8. Above 0."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from da3po_cli.planning.activations import Activations, activations
 from da3po_cli.planning.batch import Batch, Measured, batch_of
 from da3po_cli.planning.engine import EngineMemory, cpu_engine, gpu_engine
 from da3po_cli.planning.shape import Shape, rank_parameters
-from da3po_cli.planning.state import BYTES, Saving, TrainerState, largest_state, saving
+from da3po_cli.planning.state import BYTES, TrainerState, largest_state, saving
 
 GIB = 1 << 30
 CPU_LIBRARIES = 560 << 20
@@ -79,8 +79,8 @@ class Estimate:
         sync_bytes: of the weights that go to the rollout engine at each sync, each once.
         buffer_bytes: of the largest tensor in that stream.
         checkpoint_bytes: on disk.
-        host_bytes: in host memory per rank while a checkpoint is saved; with a KL term also the initial weights, and
-            the current ones while these are in their place.
+        host_bytes: in host memory of the first data-parallel rank while a checkpoint is saved; with a KL term also the
+            initial weights, and the current ones while these are in their place.
     """
 
     config: Config
@@ -138,9 +138,7 @@ def estimate(config: Config, shape: Shape, machine: Machine, measured: Measured 
         sync_bytes=shape.parameters * width,
         buffer_bytes=shape.largest_tensor * width,
         checkpoint_bytes=checkpoint_bytes(shape, where.tensor, dtype),
-        host_bytes=max(
-            saving(stage.state, where.data).host + _reference(config, stage.state.weights) for stage in stages
-        ),
+        host_bytes=max(saving(stage.state, where.data) + _reference(config, stage.state.weights) for stage in stages),
     )
 
 
@@ -206,20 +204,20 @@ def _trainer(state: TrainerState) -> dict[str, int]:
     return {name: size for name, size in parts.items() if size}
 
 
-def _gpu_phases(
-    state: TrainerState, size: Activations, engine: EngineMemory, buffer: int, save: Saving
-) -> Iterator[Phase]:
-    """The engine sleeps in training only; the trainer's memory stays. The KV cache wakes after the sync."""
+def _gpu_phases(state: TrainerState, size: Activations, engine: EngineMemory, buffer: int, _: int) -> Iterator[Phase]:
+    """The engine sleeps in training only; the trainer's memory stays. The KV cache wakes after the sync.
+
+    A save takes host memory.
+    """
     common = {"CUDA, NCCL, allowance": GPU_RESERVED, **_trainer(state)}
     yield Phase("train", {**common, "activations": size.kept, "logits, working memory": size.working})
     yield Phase("sync", {**common, "vLLM weights": engine.weights, "resharding buffer": buffer})
     rollout = {"vLLM weights": engine.weights, "vLLM workspace": engine.workspace, "KV cache": engine.kv_cache}
     yield Phase("rollout", {**common, **rollout})
-    yield Phase("save", {**common, **rollout, "gathered to be saved": save.device})
 
 
 def _cpu_phases(
-    reference: int, state: TrainerState, size: Activations, engine: EngineMemory, buffer: int, save: Saving
+    reference: int, state: TrainerState, size: Activations, engine: EngineMemory, buffer: int, save: int
 ) -> Iterator[Phase]:
     """Nothing sleeps on a CPU, and the C library keeps the pieces that activations were made of."""
     common = {
@@ -233,15 +231,15 @@ def _cpu_phases(
     yield Phase("train", {**common, "activations": size.kept, "logits, working memory": size.working})
     yield Phase("sync", {**common, "resharding buffer": buffer})
     yield Phase("rollout", common)
-    yield Phase("save", {**common, "activations": size.kept, "gathered to be saved": save.host})
+    yield Phase("save", {**common, "activations": size.kept, "gathered to be saved": save})
 
 
 def largest_share(found: Estimate) -> float:
-    """The largest `rollout.gpu_memory` at which rollout and save fit beside the trainer's memory, 0.01 at least.
+    """The largest `rollout.gpu_memory` at which the rollout fits beside the trainer's memory, 0.01 at least.
 
     vLLM's share counts the CUDA context and NCCL (`GPU_RESERVED`), which are the trainer's too.
     """
-    taken = max(stage.state.total + saving(stage.state, found.where.data).device for stage in found.stages)
+    taken = max(stage.state.total for stage in found.stages)
     return max(1, int(100 * (found.limit - taken) / max(1, found.machine.memory))) / 100
 
 

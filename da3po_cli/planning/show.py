@@ -48,8 +48,8 @@ def rows(found: Estimate) -> list[tuple[str, str]]:
 
 def _host(found: Estimate) -> str:
     reference = ", and reference weights" if found.config.algo.kl_coef else ""
-    each = f"{_gib(found.host_bytes)} of host memory per rank while a checkpoint is gathered{reference}"
-    return f"{each}; {_gib(found.where.world * found.host_bytes)} for all ranks"
+    first = f"{_gib(found.host_bytes)} of host memory on the first data-parallel rank while a checkpoint is gathered"
+    return f"{first}{reference}; {_gib(found.where.tensor * found.where.pipeline * found.host_bytes)} for all stages"
 
 
 def memory_lines(found: Estimate) -> list[str]:
@@ -93,9 +93,9 @@ def _advice(found: Estimate, worst: Phase) -> str:
     """What to change first; more GPUs help in any case."""
     share, train = largest_share(found), found.config.train
     engine = worst.parts.get("vLLM weights", 0) + worst.parts.get("vLLM workspace", 0)
-    if worst.name in ("rollout", "save") and engine < share * found.machine.memory:
+    if worst.name == "rollout" and engine < share * found.machine.memory:
         return f"try rollout.gpu_memory={share:g}"
-    if worst.name in ("rollout", "save"):
+    if worst.name == "rollout":
         return "try a larger rollout.tensor, parallel.tensor or parallel.pipeline, or more GPUs"
     wishes = [] if train.recompute else ["train.recompute=true"]
     if train.micro_batch_tokens > found.batch.longest:

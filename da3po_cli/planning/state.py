@@ -122,23 +122,15 @@ def largest_state(
     return max(states, key=lambda state: state.total)
 
 
-@dataclass(frozen=True)
-class Saving:
-    """Bytes that a save takes beside the state, on each rank, at most.
+def saving(state: TrainerState, data: int) -> int:
+    """Bytes of host memory that a save takes beside the state on the first of `data` data-parallel ranks, at most.
 
-    For a checkpoint that any layout can load, Megatron's `get_parameter_state_dp_zero` copies the rank's parts of main
-    parameters and moments to host memory, and gathers each of the three over the data-parallel ranks: on the device,
-    then as parts, joined, and in the whole, in the host's memory. Every rank ends up with all three.
+    For a checkpoint that any layout can load, Megatron's `get_parameter_state_dp_zero` copies each rank's parts of main
+    parameters and moments to host memory, and gathers each of the three on the first rank: as parts, joined, and in the
+    whole. The other ranks have their parts only, and the devices nothing.
     """
-
-    device: int
-    host: int
-
-
-def saving(state: TrainerState, data: int) -> Saving:
-    """What a save takes on a rank with this state, of `data` data-parallel ranks."""
     whole = state.gradients  # as large as one float32 value per element, with the padding
-    return Saving(device=whole + whole // data, host=3 * whole + 3 * whole // data + 2 * whole)
+    return 3 * whole + 3 * whole // data + 2 * whole
 
 
 def _up(size: int, multiple: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from da3po_cli.ablations.directory import AblationDir
 from da3po_cli.algos.types import Group, Response
+from da3po_cli.config.plan import logprob_gap_limit
 from da3po_cli.evals.metrics import EASY, HARD
 from da3po_cli.evals.tables import percent
 from da3po_cli.reports.data import Curve, RunData
@@ -168,7 +169,7 @@ def _training_plots(run: RunData) -> list[Plot]:
         ("train/clip_low", "clipped below"),
         ("train/dual_clip", "dual clip"),
     )
-    limit = run.config.rollout.max_logprob_gap
+    limit = logprob_gap_limit(run.config)
     return plots_with_data(
         Plot("accuracy", "Training accuracy", "step", "share of correct responses", accuracy),
         Plot("entropy", "Policy entropy", "step", "nats per token", series(run, ("train/entropy", "entropy"))),

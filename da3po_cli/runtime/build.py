@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from da3po_cli.algos.types import Prompt
+from da3po_cli.config.plan import logprob_gap_limit
 from da3po_cli.config.schema import Config
 from da3po_cli.data.prompts import PromptStream, open_stream
 from da3po_cli.data.spec import spec_label
@@ -21,6 +22,7 @@ from da3po_cli.runs.validations import Correct
 from da3po_cli.runtime import Comm, Sampling
 from da3po_cli.runtime.collect import Grader
 from da3po_cli.runtime.evaluate import Graders, HeldOut, Validator, benchmark
+from da3po_cli.runtime.watchdog import collective_timeout
 
 if TYPE_CHECKING:
     from da3po_cli.runtime.rollout import VllmGenerator
@@ -99,6 +101,7 @@ class Engine:
             max_prompt_tokens=data.max_prompt_tokens,
             stop_token_ids=stops,
             comm=parallel,
+            timeout=collective_timeout(config.health.stall_timeout),
         )
         return cls(config, generator, grader, prompts, held_out, benches)
 
@@ -120,7 +123,7 @@ class Engine:
         from megatron_bridge.sync import VllmSync
 
         probe = [list(prompt.token_ids) for prompt in prompts[:PROBE_PROMPTS]]
-        return VllmSync(policy, self.generator, probe, self.config.rollout.max_logprob_gap)
+        return VllmSync(policy, self.generator, probe, logprob_gap_limit(self.config))
 
     def validator(self, start: Correct | None) -> Validator | None:
         """Validation on `data.validation` and `validation.benches`; None without.

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 JOB, FACTS = "job.json", "engine.json"
 
 
+LONGEST = 7 * 86400.0  # seconds: engines sample on their own, and the first to be through waits for the last
+
+
 @dataclass(frozen=True)
 class Wanted:
     """One sample that is still to be made."""
@@ -50,7 +53,7 @@ def eval_worker(config: Config, directory: Path, options: WorkerOptions) -> None
     from megatron_bridge.parallel import initialize
 
     job = Job.read(directory / JOB)
-    parallel = initialize(1, 1, config.run.seed)
+    parallel = initialize(1, 1, config.run.seed, timeout=LONGEST)
     generator: VllmGenerator | None = None
     graders: Graders | None = None
     try:

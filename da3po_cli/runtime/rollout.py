@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -53,6 +54,7 @@ class VllmGenerator:
         max_prompt_tokens: longest prompt. With rollout.max_tokens it sets the context length.
         stop_token_ids: tokens that end a response; they are kept in `Response.token_ids`.
         comm: where this rank stands. torch.distributed must be initialised.
+        timeout: seconds that an engine waits for the others' responses.
         load: start with the weights of `hf_dir`, awake.
 
     Attributes:
@@ -75,6 +77,7 @@ class VllmGenerator:
         max_prompt_tokens: int,
         stop_token_ids: Sequence[int],
         comm: Comm,
+        timeout: float = 1800.0,
         load: bool = False,
     ) -> None:
         import torch
@@ -100,7 +103,8 @@ class VllmGenerator:
         self._stop = sorted(set(stop_token_ids))
         self._tokenizer = AutoTokenizer.from_pretrained(self.hf_dir)
         self._asleep = False
-        self._gather_group = dist.new_group(backend="gloo")  # Python objects never travel over NCCL
+        # Python objects never travel over NCCL
+        self._gather_group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
         self._engine = self._start(rollout, seed, load)
         if not load:
             self.sleep()  # the trainer loads next

@@ -204,3 +204,25 @@ def test_the_shim_leaves_torch_as_it_was() -> None:
     assert [getattr(torch, name) for name in names] == before
     assert torch.zeros(1).type() == "torch.FloatTensor"
     assert "cuda" not in vars(torch.Tensor) and "type" not in vars(torch.Tensor)
+
+
+def test_the_checkpoint_of_another_model_is_refused(models: Path, single: Any, tmp_path: Path) -> None:
+    """Qwen2 has no norms of queries and keys."""
+    build(models, single, "qwen2-tied").save(tmp_path / "policy")
+    with pytest.raises(UsageError, match="is not of this model") as caught:
+        build(models, single, "qwen3-tied").load(tmp_path / "policy")
+    assert caught.value.where == str(tmp_path / "policy")
+
+
+def test_main_parameters_of_fp8_weights_come_from_the_file() -> None:
+    """TransformerEngine's interface: what an FP8 parameter was made from, until an optimizer has taken it."""
+    from megatron_bridge.weights import _set_origin
+
+    param: Any = torch.nn.Parameter(torch.zeros(2))
+    _set_origin(param, torch.tensor([1.0, 2.0]))  # not an FP8 parameter
+    kept: list[torch.Tensor | None] = [torch.full((2,), math.nan)]
+    param.get_high_precision_init_val = lambda: kept[0]
+    _set_origin(param, torch.tensor([1.0, 2.0]))
+    assert kept[0] is not None and kept[0].tolist() == [1.0, 2.0]
+    kept[0] = None
+    _set_origin(param, torch.tensor([1.0, 2.0]))

@@ -13,7 +13,7 @@ import pytest
 from da3po_cli.config.checks import check
 from da3po_cli.config.load import load_config
 from da3po_cli.config.models import SUPPORTED_ARCHITECTURES, is_hub_id, model_directory, model_facts
-from da3po_cli.config.plan import CPU_RANKS, layout, stage_layers, updates_per_step
+from da3po_cli.config.plan import CPU_RANKS, layout, logprob_gap_limit, stage_layers, updates_per_step
 from da3po_cli.config.schema import Config, ParallelConfig
 from da3po_cli.errors import UsageError
 
@@ -303,3 +303,17 @@ def test_given_layers_of_the_stages() -> None:
 @pytest.mark.parametrize("tensor", [1, 2, 4, 8])
 def test_tensor_ranks_may_share_a_key_value_head(model: Path, tensor: int) -> None:
     assert check(configured(model, f"parallel.tensor={tensor}", f"rollout.tensor={tensor}")) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "limit"),
+    [
+        (["model.dtype=float32"], 0.05),
+        (["model.dtype=bfloat16"], 0.5),
+        (["model.dtype=bfloat16", "rollout.quantization=fp8"], 1.0),
+        (["model.dtype=bfloat16", "fp8.format=hybrid"], 1.0),
+        (["model.dtype=bfloat16", "rollout.max_logprob_gap=0.2"], 0.2),
+    ],
+)
+def test_the_limit_of_the_log_prob_gap_follows_the_rounding(overrides: list[str], limit: float) -> None:
+    assert logprob_gap_limit(load_config([], overrides, {}, {}).config) == limit

@@ -90,9 +90,7 @@ def test_the_share_of_the_engine_that_fits() -> None:
     over = estimate(with_share(config, share + 0.01), shape(config), machine)
     assert best.fits and not over.fits
     phases = {phase.name: phase for phase in best.stage.phases}
-    rollout, save = phases["rollout"], phases["save"]
-    # one float32 per element is gathered on the device from the eighth that a rank has
-    assert save.total - rollout.total == best.stage.state.gradients * 9 // 8
+    rollout = phases["rollout"]
     # the engine's share and the trainer's state are all that there is: vLLM fills its share to the brim
     assert rollout.total == pytest.approx(share * 80 * GIB + best.stage.state.total, abs=4)
 
