@@ -21,6 +21,7 @@ from da3po_cli.ablations.matrix import Arm
 from da3po_cli.config.paths import expanded
 from da3po_cli.errors import UsageError
 from da3po_cli.runs import RunDir, runs_root
+from da3po_cli.runs.files import replace_text
 
 FILE = "ablation.json"
 
@@ -106,9 +107,7 @@ class AblationDir:
 
     def write(self, ablation: Ablation) -> None:
         """A reader never sees half a file."""
-        fresh = self.file.with_suffix(".json.tmp")
-        fresh.write_text(json.dumps(asdict(ablation), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        fresh.replace(self.file)
+        replace_text(self.file, [json.dumps(asdict(ablation), indent=2, ensure_ascii=False), "\n"])
 
     @contextmanager
     def lock(self) -> Iterator[int]:

@@ -361,9 +361,8 @@ def _finish(out: Out, directory: AblationDir, ablation: Ablation) -> None:
     if stats.same_start(data) is False:
         out.warn("the runs did not score the same before training: they did not start from the same weights")
     for run in failed:
-        if run.status == "pending":
-            continue
-        out.warn(f"{run.name} {run.status}: {run.error or f'exit code {run.exit_code}'}; {directory.log(run.name)}")
+        if run.status != "pending":
+            out.warn(f"{run.name} {run.status}: {run.error or f'exit code {run.exit_code}'}; {directory.log(run.name)}")
     if failed and not data.runs and not stopped:
         code = failed[0].exit_code or 1
         raise RankFailed(f"no run finished; {failed[0].name} {failed[0].status}: {failed[0].error}", exit_code=code)

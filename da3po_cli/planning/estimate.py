@@ -175,9 +175,9 @@ def _stage(
         )
         for tokens in (batch.tokens, batch.most_tokens)
     ]
-    reference = _reference(config, state.weights)
-    phases = _gpu_phases if machine.gpus else partial(_cpu_phases, reference)
-    expected, most = (tuple(phases(state, size, engine, buffer, saving(state, where.data))) for size in sizes)
+    host = _reference(config, state.weights), saving(state, where.data)
+    phases = _gpu_phases if machine.gpus else partial(_cpu_phases, *host)
+    expected, most = (tuple(phases(state, size, engine, buffer)) for size in sizes)
     return Stage(number, state, sizes[0], sizes[1], expected, most)
 
 
@@ -204,7 +204,7 @@ def _trainer(state: TrainerState) -> dict[str, int]:
     return {name: size for name, size in parts.items() if size}
 
 
-def _gpu_phases(state: TrainerState, size: Activations, engine: EngineMemory, buffer: int, _: int) -> Iterator[Phase]:
+def _gpu_phases(state: TrainerState, size: Activations, engine: EngineMemory, buffer: int) -> Iterator[Phase]:
     """The engine sleeps in training only; the trainer's memory stays. The KV cache wakes after the sync.
 
     A save takes host memory.
@@ -217,7 +217,7 @@ def _gpu_phases(state: TrainerState, size: Activations, engine: EngineMemory, bu
 
 
 def _cpu_phases(
-    reference: int, state: TrainerState, size: Activations, engine: EngineMemory, buffer: int, save: int
+    reference: int, save: int, state: TrainerState, size: Activations, engine: EngineMemory, buffer: int
 ) -> Iterator[Phase]:
     """Nothing sleeps on a CPU, and the C library keeps the pieces that activations were made of."""
     common = {

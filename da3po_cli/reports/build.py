@@ -15,6 +15,7 @@ from da3po_cli.reports.data import RunData
 from da3po_cli.reports.document import Document
 from da3po_cli.reports.run_report import run_document
 from da3po_cli.runs import RunDir, find_run, latest_run
+from da3po_cli.runs.files import replace_text
 
 REPORT = "report.html"
 
@@ -50,12 +51,7 @@ def write_html(document: Document, file: Path) -> None:
     from da3po_cli.reports.page import html
 
     file.parent.mkdir(parents=True, exist_ok=True)
-    fresh = file.with_name(f".{file.name}.tmp")
-    try:
-        fresh.write_text(html(document), encoding="utf-8")
-        fresh.replace(file)
-    finally:
-        fresh.unlink(missing_ok=True)
+    replace_text(file, [html(document)])
 
 
 @contextmanager

@@ -140,10 +140,12 @@ class RunData:
         Empty where that validation was not saved problem by problem.
         """
         at = self.validated if step is None else step
+        if at is None:
+            return {}
         sizes = {bench.name: bench.k for bench in self.benches}
         return {
             bench: [(problem, correct / sizes[bench]) for problem, correct in counts.items()]
-            for bench, counts in (self.validations.get(at, {}) if at is not None else {}).items()
+            for bench, counts in self.validations.get(at, {}).items()
             if bench in sizes
         }
 

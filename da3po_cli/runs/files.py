@@ -32,15 +32,20 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
     Raises:
         EnvironmentProblem: it cannot be written.
     """
-    fresh = path.with_name(f".{path.name}.tmp")
     with writing(path):
         path.parent.mkdir(exist_ok=True)
-        try:
-            with fresh.open("w", encoding="utf-8") as file:
-                file.writelines(f"{line}\n" for line in lines)
-            fresh.replace(path)
-        finally:
-            fresh.unlink(missing_ok=True)
+        replace_text(path, (f"{line}\n" for line in lines))
+
+
+def replace_text(path: Path, pieces: Iterable[str]) -> None:
+    """As `write_lines`, for text of any form; an OSError is the caller's to explain."""
+    fresh = path.with_name(f".{path.name}.tmp")
+    try:
+        with fresh.open("w", encoding="utf-8") as file:
+            file.writelines(pieces)
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
 
 
 def cannot_write(path: Path, error: OSError) -> EnvironmentProblem:
