@@ -42,7 +42,7 @@ def hf_names(arch: Arch, include_tied_head: bool = False) -> list[str]:
 
 
 def iter_checkpoint_weights(
-    directory: Path, arch: Arch, include_tied_head: bool = False
+    directory: Path, arch: Arch, include_tied_head: bool = False, *, prefix: str = ""
 ) -> Iterator[tuple[str, Tensor]]:
     """(Hugging Face name, full tensor) for every weight of a checkpoint, in the dtype that the trainer holds it in.
 
@@ -52,13 +52,15 @@ def iter_checkpoint_weights(
         directory: the checkpoint's policy/, as `Policy.save` wrote it.
         arch: of the source model.
         include_tied_head: yield `lm_head.weight` of a tied model too (the same tensor as the embedding).
+        prefix: read what the optimizer keeps of each weight instead, under the weight's name: "optimizer.state.param."
+            (float32 weights), "optimizer.state.exp_avg." or "optimizer.state.exp_avg_sq.".
 
     Raises:
         UsageError: the checkpoint is incomplete or damaged, or belongs to another model. All that shows without reading
             the tensors is raised before the first one is yielded.
     """
     reader = _Reader(directory)
-    for stored in [reader.locate(rows, layer, arch) for rows, layer in _parameters(arch)]:
+    for stored in [reader.locate(rows, layer, arch, prefix) for rows, layer in _parameters(arch)]:
         tensor = reader.read(stored)
         parts = split(stored.row.op, tensor, arch.head_dim, arch.heads // arch.groups)
         yield from zip(stored.row.hf_names(stored.layer), parts, strict=True)
@@ -122,14 +124,15 @@ class _Reader:
         }
         self._sizes: dict[str, int] = {}
 
-    def locate(self, rows: list[Row], layer: int | None, arch: Arch) -> _Stored:
+    def locate(self, rows: list[Row], layer: int | None, arch: Arch, prefix: str = "") -> _Stored:
         """Where a parameter is. Megatron stacks the layers under one key, or, if they differ in kind, numbers the keys.
 
         Raises:
             UsageError: there is no such parameter, it has another size than `arch` says, or files are not whole.
         """
         for row in rows:
-            stacked, numbered = row.megatron.replace(".*.", "."), row.megatron.replace("*", str(layer))
+            stacked = prefix + row.megatron.replace(".*.", ".")
+            numbered = prefix + row.megatron.replace("*", str(layer))
             if stacked in self._tensors:
                 return self._stored(row, layer, stacked, arch, index=layer)
             if numbered in self._tensors:

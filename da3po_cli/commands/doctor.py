@@ -1,4 +1,4 @@
-"""`da3po doctor`: is everything here that a run needs?"""
+"""`da3po doctor`: is everything here that a run needs? And, of a run: was trained what its config says?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from da3po_cli.commands.completion import complete_setting
 from da3po_cli.commands.options import config_option
 from da3po_cli.config.presets import default_files, preset_names
-from da3po_cli.errors import ConfigErrors, EnvironmentProblem
+from da3po_cli.errors import ConfigErrors, EnvironmentProblem, GateError, UsageError
 from da3po_cli.output import Out, wants_colour
 
 if TYPE_CHECKING:
@@ -24,9 +24,11 @@ Examples:
   da3po doctor                            for the config that `da3po train` takes here
   da3po doctor -c qwen3-4b fp8.format=hybrid fp8.recipe=blockwise
   da3po doctor --json
+  da3po doctor demo --recompute 2         compute step 2 of the run `demo` again, with transformers, and compare
 
 \b
-Exit codes: 0 a run can start (there may be warnings), 3 something that this config needs is missing or broken."""
+Exit codes: 0 a run can start (there may be warnings), 3 something that this config needs is missing or broken;
+of --recompute: 0 the step is what the config says, 4 it is not."""
 
 NAME_WIDTH = 20
 _COLOURS = {"ok": "32", "warn": "33", "fail": "1;31"}
@@ -41,7 +43,17 @@ def doctor(
     overrides: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[KEY=VALUE]...", help="Config keys, such as fp8.format=hybrid.", autocompletion=complete_setting
+            metavar="[RUN] [KEY=VALUE]...",
+            help="Config keys, such as fp8.format=hybrid; the run of --recompute.",
+            autocompletion=complete_setting,
+        ),
+    ] = None,
+    recompute: Annotated[
+        int | None,
+        typer.Option(
+            "--recompute",
+            metavar="STEP",
+            help="Compute this step of RUN again from its saved rollouts and weights, by torch and transformers alone.",
         ),
     ] = None,
     config: Annotated[
@@ -51,10 +63,16 @@ def doctor(
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only what is not ok.")] = False,
 ) -> None:
-    """Check the machine, the packages, the GPUs and the hub for what a run of this config needs."""
+    """Check the machine, the packages, the GPUs and the hub for what a run of this config needs.
+
+    Or, with --recompute, check a step of a run.
+    """
+    out = Out.choose(json=json, quiet=quiet)
+    if recompute is not None:
+        check_step(out, overrides or [], config or [], recompute)
+        return
     from da3po_cli.doctor.table import run
 
-    out = Out.choose(json=json, quiet=quiet)
     context = make_context(out, config or [], overrides or [])
     colour = wants_colour(sys.stdout)
     found: list[tuple[str, Finding]] = []
@@ -79,6 +97,46 @@ def doctor(
             hint="the lines marked fail say how to mend each",
         )
     out.say(f"\na run of this config can start: {', '.join(f'{count} {status}' for status, count in summary.items())}")
+
+
+def check_step(out: Out, arguments: list[str], files: list[str], step: int) -> None:
+    """`--recompute`: the run's numbers beside the oracle's.
+
+    Raises:
+        UsageError: not one run is named, or it did not leave what this takes.
+        GateError: they differ.
+    """
+    from da3po_cli.config.load import load_config
+    from da3po_cli.runs import find_run
+
+    if len(arguments) != 1 or "=" in arguments[0] or files:
+        given = " ".join([*(f"--config {file}" for file in files), *arguments]) or "nothing"
+        raise UsageError(
+            f"--recompute takes one run, with the config that it has, and not {given}",
+            where="--recompute",
+            hint=f"da3po doctor RUN --recompute {step}",
+        )
+    run = find_run(arguments[0])
+    config = load_config([str(run.config_file)], env={}).config
+    from da3po_cli.doctor.recompute import recompute
+
+    *_, (_, rows) = recompute(run, config, step, say=out.say)
+    wrong = [row for row in rows if not row.ok]
+    width = max(len(row.name) for row in rows)
+    if wrong or out.mode != "quiet":
+        out.data(f"      {'':<{width}}  {'run':>13}  {'recomputed':>13}")
+    for row in rows if out.mode != "quiet" else wrong:
+        out.data(
+            f"{'ok' if row.ok else 'FAIL':<4}  {row.name:<{width}}  {row.recorded:>13.6g}  {row.recomputed:>13.6g}"
+        )
+    out.event("recompute", run=str(run.path), step=step, equal=not wrong, rows=[asdict(row) for row in rows])
+    if wrong:
+        raise GateError(
+            f"step {step} is not what its config says: {', '.join(row.name for row in wrong)}",
+            where=str(run.path),
+            hint="the lines marked FAIL; a config.yaml, rollouts or checkpoint that were changed later look the same",
+        )
+    out.say(f"step {step} is what its config says: {len(rows)} numbers agree")
 
 
 def make_context(out: Out, files: list[str], overrides: list[str]) -> Context:
