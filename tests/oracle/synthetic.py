@@ -27,6 +27,7 @@ def write(directory: Path, *, steps: int = 2, noise: float = 0.3, older: bool = 
     """
     draw, noisy = random.Random(0), torch.Generator().manual_seed(0)
     model = AutoModelForCausalLM.from_pretrained(DEMO_MODEL).eval()
+    (directory / "rollouts").mkdir(parents=True)
     for step in range(1, steps + 1):
         groups = [_group(model, draw, noisy, step, number, noise, size) for number in range(GROUPS)]
         if older and step > 1:

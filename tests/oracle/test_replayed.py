@@ -28,7 +28,7 @@ ARMS = {
 
 @pytest.fixture(scope="module")
 def rollouts(tmp_path_factory):
-    return synthetic.write(tmp_path_factory.mktemp("rollouts"))
+    return synthetic.write(tmp_path_factory.mktemp("saved") / "run")
 
 
 @pytest.mark.parametrize(("algo", "overrides"), ARMS.values(), ids=ARMS)
