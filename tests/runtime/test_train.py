@@ -119,20 +119,6 @@ def test_replayed_rollouts_give_the_same_step_on_any_layout(root, layout):
         assert many[0][name] == pytest.approx(one[1][name], rel=1e-4, abs=1e-9), name
 
 
-ENGINES = {
-    "rollout TP 2, training TP 1 x DP 2": ["rollout.tensor=2", "parallel.data=2"],
-    "rollout TP 1, training TP 2": ["rollout.tensor=1", "parallel.tensor=2"],
-}
-
-
-@pytest.mark.parametrize("layout", ENGINES.values(), ids=ENGINES)
-def test_resharding_between_layouts(root, layout):
-    da3po(root, "train", *SMALL, *layout, "--name=resharded", "--overwrite", "validation.every=0", "rollout.prompts=4")
-    records = read_metrics(root / "resharded" / "metrics.jsonl")
-    assert [record["step"] for record in records] == [1, 2]
-    assert all(record["sync/logprob_gap"] <= 1e-4 for record in records)
-
-
 def test_eval_and_export_go_on_from_a_run(root, tmp_path):
     """The two commands that the summary names: eval repeats the last validation, export loads in transformers."""
     done = da3po(root, "eval", "--bench=arith", "--model=first", "--json")
