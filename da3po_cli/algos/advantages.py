@@ -35,7 +35,7 @@ def group_advantages(rewards: Sequence[float], *, std_power: float, ddof: int) -
     return [value / scale for value in centred]
 
 
-# (p, G, lambda, tau) -> the factor on correct responses of a prompt with pass rate p < tau
+# (p, G, lambda, tau) -> the factor on positive advantages of correct responses to a prompt with pass rate p < tau
 DAA_SCHEDULES: dict[str, Callable[[float, int, float, float], float]] = {
     "constant": lambda p, size, lam, tau: lam,
     "inverse_gamma": lambda p, size, lam, tau: 1 / gamma(p, size),
@@ -45,6 +45,8 @@ DAA_SCHEDULES: dict[str, Callable[[float, int, float, float], float]] = {
 
 def daa_weights(acc: Sequence[int], *, lam: float, tau: float, schedule: str = "constant") -> list[float]:
     """DAA (arXiv 2608.27982): lambda for the correct responses of a hard prompt (p < tau, strict), else 1.
+
+    A factor on positive advantages: `assign_advantages` leaves the others as they are.
 
     Args:
         acc: 0 or 1 per response of the group: raw correctness, never the shaped reward, since a correct response
@@ -62,8 +64,9 @@ def daa_weights(acc: Sequence[int], *, lam: float, tau: float, schedule: str = "
 def assign_advantages(group: Group, algo: AlgoConfig) -> None:
     """Fill `advantage` and `daa_weight` of every response of a graded group.
 
-    With daa_lambda = 1 the advantages are DAPO's bit for bit, for x * 1.0 == x. A response that the grader could not
-    judge is left out of mean, std and pass rate and gets advantage 0.
+    With daa_lambda = 1 the advantages are DAPO's bit for bit, for x * 1.0 == x. Shaping may leave a correct response
+    below its group's mean: that is a punishment, which DAA does not amplify. A response that the grader could not judge
+    is left out of mean, std and pass rate and gets advantage 0.
     """
     for response in group.responses:
         response.advantage, response.daa_weight = 0.0, 1.0
@@ -71,5 +74,5 @@ def assign_advantages(group: Group, algo: AlgoConfig) -> None:
     advantages = group_advantages([r.reward for r in known], std_power=algo.std_power, ddof=algo.std_ddof)
     weights = daa_weights([r.acc for r in known], lam=algo.daa_lambda, tau=algo.daa_tau, schedule=algo.daa_schedule)
     for response, advantage, weight in zip(known, advantages, weights, strict=True):
-        response.advantage = weight * advantage
-        response.daa_weight = weight
+        response.daa_weight = weight if advantage > 0 else 1.0
+        response.advantage = response.daa_weight * advantage

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import get_args
 
 from da3po_cli.algos.sampling import Batch
-from da3po_cli.algos.types import Group, Response
+from da3po_cli.algos.types import DropReason, Group, Response
 
 
 class SolvedPrompts:
@@ -34,36 +35,40 @@ class SolvedPrompts:
 def batch_metrics(batch: Batch, *, tau: float, rollout_seconds: float) -> dict[str, float]:
     """The metrics of a step's groups, under the names of the metric reference.
 
-    `train/acc` and `rollout/*` are over everything generated, kept or not, so that the filter does not colour them;
-    `sample/hard_share` (pass rate strictly below tau), `daa/*` and `adv/*` are over the kept groups.
+    `train/acc`, `rollout/*`, `grade/*` and `filter/*` are over everything generated in this step, kept, dropped or
+    carried on, so that the filter does not colour them and no group counts in two steps; their rates are left out where
+    that is nothing. `sample/hard_share` (pass rate strictly below tau), `daa/*`, `adv/*` and `train/acc_kept` are over
+    the kept groups. Accuracies are over judged responses; one that failed in the engine is no response.
     """
-    groups = batch.kept + batch.dropped
-    responses = [response for group in groups for response in group.responses]
+    generated = [response for group in batch.generated for response in group.responses]
+    responses = [response for response in generated if response.finish_reason != "failed"]
     kept = [response for group in batch.kept for response in group.responses]
     tokens = sum(len(response.token_ids) for response in responses)
     reasons = Counter(group.drop_reason for group in batch.dropped)
     hard = [group.pass_rate < tau for group in batch.kept]
     metrics: dict[str, float] = {
-        "train/acc": _mean([response.acc for response in responses]),
         "train/reward": _mean([response.reward for response in kept]),
-        "train/acc_kept": _mean([response.acc for response in kept]),
+        "train/acc_kept": _mean([response.acc for group in batch.kept for response in group.known]),
         "sample/kept": len(batch.kept),
-        "sample/generated": batch.generated,
+        "sample/generated": len(batch.generated),
         "sample/rounds": batch.rounds,
-        "sample/first_solves": sum(group.first_solve for group in groups),
+        "sample/first_solves": sum(group.first_solve for group in batch.generated),
         "sample/hard_share": _mean(hard),
         "daa/amplified": _mean([response.daa_weight != 1.0 for response in kept]),
-        "rollout/length": tokens / max(1, len(responses)),
-        "rollout/truncated": _mean([response.finish_reason == "length" for response in responses]),
         "rollout/tokens": tokens,
-        "grade/unknown": _mean([response.verdict == "unknown" for response in responses]),
         **_advantage_mass(kept),
-        **measured_alphas(groups),
+        **measured_alphas(batch.generated),
     }
-    for reason in ("too_easy", "too_hard", "failed", "duplicate", "surplus"):
+    for reason in get_args(DropReason):
         metrics[f"sample/drop_{reason}"] = reasons[reason]
-    if rollout_seconds > 0:
-        metrics["rollout/tokens_per_s"] = tokens / rollout_seconds
+    if known := [response.acc for group in batch.generated for response in group.known]:
+        metrics["train/acc"] = _mean(known)
+    if responses:
+        metrics["rollout/length"] = tokens / len(responses)
+        metrics["rollout/truncated"] = _mean([response.finish_reason == "length" for response in responses])
+        metrics["grade/unknown"] = _mean([response.verdict == "unknown" for response in responses])
+        if rollout_seconds > 0:
+            metrics["rollout/tokens_per_s"] = tokens / rollout_seconds
     return metrics
 
 

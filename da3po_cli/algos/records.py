@@ -11,11 +11,15 @@ from da3po_cli.errors import UsageError
 
 
 def group_to_dict(group: Group) -> dict[str, Any]:
-    """{"prompt": {}, "drop_reason", "first_solve", "correct", "pass_rate", "responses": [{}]}; floats survive."""
+    """{"prompt": {}, "drop_reason", "first_solve", "step", "correct", "pass_rate", "responses": [{}]}.
+
+    Floats survive.
+    """
     return {
         "prompt": asdict(group.prompt),
         "drop_reason": group.drop_reason,
         "first_solve": group.first_solve,
+        "step": group.step,
         "correct": group.correct,
         "pass_rate": group.pass_rate,
         "responses": [dict(vars(response)) for response in group.responses],
@@ -31,7 +35,7 @@ def group_from_dict(record: Mapping[str, Any]) -> Group:
     try:
         prompt = _build(Prompt, record["prompt"], token_ids=tuple(record["prompt"]["token_ids"]))
         responses = [_build(Response, response) for response in record["responses"]]
-        return Group(prompt, responses, record["drop_reason"], record["first_solve"])
+        return Group(prompt, responses, record["drop_reason"], record["first_solve"], record["step"])
     except (KeyError, TypeError) as error:
         raise UsageError(
             f"not a saved group: {type(error).__name__} {error}",

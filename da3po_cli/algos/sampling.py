@@ -6,6 +6,8 @@ A pure state machine without I/O. The caller's side of one step:
     while not sampler.full:
         sampler.add(grade(generate(draw(sampler.next_round()))))
     batch = sampler.finish()
+
+The state may be saved between any two of these calls; `start` then goes on with the step that is in progress.
 """
 
 from __future__ import annotations
@@ -39,9 +41,9 @@ class SamplingExhausted(DivergedError):
 class Batch:
     """What a step trains on, and what became of the rest."""
 
-    kept: list[Group]  # in prompt order
+    kept: list[Group]  # in prompt order; with algo.carry_surplus those carried over from earlier steps come first
     dropped: list[Group]  # each with its drop_reason, in prompt order
-    generated: int = 0  # groups generated in this step
+    generated: list[Group]  # in this step and in prompt order: kept, dropped, or carried on to the next step
     rounds: int = 0
     carried: int = 0  # kept groups beyond the batch that were put aside for the next step
 
@@ -63,11 +65,12 @@ def judge(group: Group) -> DropReason | None:
 
 @dataclass
 class _Step:
-    """A step in progress: its groups in prompt order, the carried ones first."""
+    """A step: its groups in prompt order, the carried ones first."""
 
     groups: list[Group] = field(default_factory=list[Group])
-    generated: int = 0
+    generated: int = 0  # of `groups`, the last so many
     rounds: int = 0
+    started: bool = False
 
     @property
     def kept(self) -> list[Group]:
@@ -90,8 +93,10 @@ class DynamicSampler:
         self._step = _Step()
 
     def start(self) -> None:
-        """Begin a step: groups carried over from the last one are its first."""
-        self._step = _Step(groups=self._carried)
+        """Begin a step, unless one is in progress: groups carried over from the last one are its first."""
+        if self._step.started:
+            return
+        self._step = _Step(groups=self._carried, started=True)
         self._carried = []
         self._kept, self._seen = FORGET * self._kept, FORGET * self._seen
 
@@ -99,6 +104,11 @@ class DynamicSampler:
     def keep_rate(self) -> float:
         """Estimated share of groups that are kept: the measured rate, drawn towards 3/4 while little is measured."""
         return (self._kept + PRIOR_KEPT) / (self._seen + PRIOR_SEEN)
+
+    @property
+    def started(self) -> bool:
+        """A step is in progress."""
+        return self._step.started
 
     @property
     def full(self) -> bool:
@@ -129,14 +139,10 @@ class DynamicSampler:
 
     def add(self, groups: Sequence[Group]) -> None:
         """Judge one round of graded groups, given in prompt order (finish order would favour short answers)."""
-        seen = {group.prompt.uid for group in self._step.groups}
         for group in groups:
             reason = judge(group)
-            if not self._algo.dynamic_sampling and reason != "failed":
-                reason = None
-            group.drop_reason = "duplicate" if group.prompt.uid in seen else reason
-            seen.add(group.prompt.uid)
-            self._step.groups.append(group)
+            group.drop_reason = reason if self._algo.dynamic_sampling or reason == "failed" else None
+        self._step.groups += groups
         self._step.rounds += 1
         self._step.generated += len(groups)
         self._seen += len(groups)
@@ -146,7 +152,8 @@ class DynamicSampler:
         """Close the step: the first `needed` kept groups, in prompt order, and everything else with its reason.
 
         Raises:
-            SamplingExhausted: too few groups and algo.on_exhausted is "error", or none at all.
+            SamplingExhausted: too few groups and algo.on_exhausted is "error", or none at all. With dynamic sampling
+                the step stays in progress, so that it can go on with other settings; without, there is nothing to keep.
         """
         step = self._step
         short = self._algo.dynamic_sampling and len(step.kept) < self._needed
@@ -154,6 +161,8 @@ class DynamicSampler:
             self._fill_up(step)
         kept = step.kept
         if not kept or (short and self._algo.on_exhausted == "error"):
+            if not self._algo.dynamic_sampling:
+                self._step = _Step()
             raise self._exhausted(step)
         surplus = kept[self._needed :]
         if self._algo.carry_surplus:
@@ -162,8 +171,9 @@ class DynamicSampler:
             for group in surplus:
                 group.drop_reason = "surplus"
         dropped = [group for group in step.groups if group.drop_reason is not None]
+        generated = step.groups[len(step.groups) - step.generated :]
         self._step = _Step()
-        return Batch(kept[: self._needed], dropped, step.generated, step.rounds, carried=len(self._carried))
+        return Batch(kept[: self._needed], dropped, generated, step.rounds, carried=len(self._carried))
 
     def state(self) -> dict[str, Any]:
         """All that the next call depends on, as JSON values; also valid in the middle of a step."""
@@ -174,6 +184,7 @@ class DynamicSampler:
             "groups": [group_to_dict(group) for group in self._step.groups],
             "generated": self._step.generated,
             "rounds": self._step.rounds,
+            "started": self._step.started,
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -181,7 +192,8 @@ class DynamicSampler:
         self._kept, self._seen = state["kept"], state["seen"]
         self._carried = [group_from_dict(record) for record in state["carried"]]
         groups = [group_from_dict(record) for record in state["groups"]]
-        self._step = _Step(groups, state["generated"], state["rounds"])
+        started = state.get("started", state["rounds"] > 0)  # older checkpoints do not say
+        self._step = _Step(groups, state["generated"], state["rounds"], started)
 
     def _fill_up(self, step: _Step) -> None:
         """Take back as many unanimous groups as are missing, earliest first."""
@@ -195,9 +207,14 @@ class DynamicSampler:
         accuracy = sum(known) / max(1, len(known))
         rate = len(step.kept) / max(1, len(step.groups))
         counts = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items())) or "none dropped"
+        hint = (
+            "go on with these groups: --resume with a larger algo.max_rounds, or with algo.on_exhausted=short (or "
+            "unfiltered); or start a run on data nearer to the model's ability, or with a larger rollout.group_size"
+        )
+        if not self._algo.dynamic_sampling:
+            hint = "see why the engine or the grader failed on every group; --resume goes on with the next prompts"
         return SamplingExhausted(
             f"kept {len(step.kept)} of {self._needed} groups after {step.rounds} round(s): "
             f"acceptance rate {rate:.3f} of {len(step.groups)} groups ({counts}), mean accuracy {accuracy:.3f}",
-            hint="use data nearer to the model's ability, raise algo.max_rounds or rollout.group_size, "
-            "or set algo.on_exhausted=short (or unfiltered)",
+            hint=hint,
         )

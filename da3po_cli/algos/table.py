@@ -19,8 +19,8 @@ class AlgoConfig:
     std_ddof: int = 1
     """Degrees of freedom taken off in that standard deviation: 1 (verl, TRL) or 0 (the population). 0 or 1."""
     daa_lambda: float = 1.0
-    """Direct Advantage Amplification: factor on the advantage of correct responses to hard prompts. 1 is off.
-    Above 0."""
+    """Direct Advantage Amplification: factor on positive advantages of correct responses to hard prompts. 1 is
+    off. Above 0."""
     daa_tau: float = 0.5
     """A prompt is hard when its pass rate in the group is strictly below this. In (0, 1]."""
     daa_schedule: Literal["constant", "inverse_gamma", "linear"] = "constant"
@@ -52,7 +52,8 @@ class AlgoConfig:
     overlong_factor: float = 1.0
     """Factor of that punishment, which is -1 at full length. At least 0."""
     tis: Literal["auto", "on", "off"] = "auto"
-    """Truncated importance sampling between rollout and trainer log-probs; auto = on unless both are float32."""
+    """Truncated importance sampling between rollout and trainer log-probs; auto = on unless both are float32 and
+    every group of the step was sampled in it."""
     tis_cap: float = 2.0
     """Largest weight of truncated importance sampling. Above 0."""
 
@@ -78,7 +79,7 @@ ALGORITHMS: dict[str, Entry] = {
         "DA3PO",
         "arXiv 2608.27982",
         "DAPO with Direct Advantage Amplification of correct responses on hard prompts",
-        "DAPO's loss with A * lambda where the response is correct and p < tau",
+        "DAPO's loss with A * lambda where the response is correct, A > 0 and p < tau",
         replace(_DAPO, name="da3po", daa_lambda=2.0, daa_tau=0.5),
     ),
     "dapo": Entry(

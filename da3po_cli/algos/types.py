@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:  # keeps `import da3po_cli.algos` free of torch
     import torch
 
-DropReason = Literal["too_easy", "too_hard", "failed", "duplicate", "surplus"]
+DropReason = Literal["too_easy", "too_hard", "failed", "surplus"]
 Verdict = Literal["correct", "wrong", "unknown"]
 
 
@@ -42,7 +42,7 @@ class Response:
     acc: int = 0  # 1 iff verdict is "correct"
     reward: float = 0.0  # +1 / -1 and shaping
     advantage: float = 0.0  # after DAA
-    daa_weight: float = 1.0  # lambda where amplified, else 1
+    daa_weight: float = 1.0  # lambda (of the schedule) where amplified, else 1
 
 
 @dataclass
@@ -53,6 +53,7 @@ class Group:
     responses: list[Response]
     drop_reason: DropReason | None = None
     first_solve: bool = False  # the first group of its row of the data, in this run, with a correct response
+    step: int = 0  # in which it was sampled: from the weights before that step's first update
 
     @property
     def correct(self) -> int:

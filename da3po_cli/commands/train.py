@@ -152,7 +152,8 @@ def plan_rows(job: Job) -> list[tuple[str, str]]:
     about = (
         f"{facts.architecture}, {facts.layers} layers" if facts else "from the hub, its layout is checked at the start"
     )
-    daa = f"; lambda {algo.daa_lambda:g} where correct and pass rate < {algo.daa_tau:g}" if algo.daa_lambda != 1 else ""
+    rule = f"; lambda {algo.daa_lambda:g} where correct, A > 0 and pass rate < {algo.daa_tau:g}"
+    daa = rule if algo.daa_lambda != 1 else ""
     responses = rollout.prompts * rollout.group_size
     mini = train_.mini_batch_prompts * rollout.group_size
     updates = updates_per_step(config)

@@ -20,10 +20,11 @@ def measured_in(run: RunDir) -> Measured:
         UsageError: the run has no training step yet.
     """
     records = read_metrics(run.metrics_file) if run.metrics_file.is_file() else []
-    steps = [record for record in records if record.get("sample/generated")]
-    if not steps:
+    steps = [record for record in records if "sample/generated" in record]
+    generated = sum(record["sample/generated"] for record in steps)
+    if not generated:
         raise UsageError(f"{run.name} has no training step yet", where=str(run.metrics_file), hint="leave --run out")
-    kept = sum(record["sample/kept"] for record in steps) / sum(record["sample/generated"] for record in steps)
+    kept = sum(record["sample/kept"] for record in steps) / generated
     file = run.path / "rollouts" / f"step_{steps[-1]['step']}.jsonl"
     lengths: list[int] = []
     if file.is_file():

@@ -16,7 +16,7 @@ READ_BYTES = 64 * 2**20  # of rollouts, for the examples
 EXAMPLES = 6
 SHOWN_TEXT = 1200  # characters of a prompt or response
 PHASES = ("rollout", "grade", "logprob", "train", "sync", "validate", "checkpoint", "other")
-DROPS = ("too_easy", "too_hard", "surplus", "failed", "duplicate")
+DROPS = ("too_easy", "too_hard", "surplus", "failed")
 
 
 def run_document(run: RunData) -> Document:

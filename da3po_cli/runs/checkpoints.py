@@ -7,7 +7,8 @@ checkpoints/
   partial_N/    one that is being written or deleted; after a crash, what is left of it. Never read.
   replaced_N/   the former step_N, for the instant in which a new one takes its name
 
-Directories change their names and never their contents, so a crash at any moment leaves every step_N whole.
+Directories change their names and never their contents, so a crash at any moment leaves every step_N whole. What is
+learnt of a step later (`amend_state`) replaces its state.json in one go.
 """
 
 from __future__ import annotations
@@ -104,10 +105,30 @@ def write_state(path: Path, state: dict[str, Any]) -> None:
         table[str(file.relative_to(path))] = {"bytes": _flush(file)}
         if file.suffix != _SHARD:
             table[str(file.relative_to(path))]["sha256"] = _digest(file)
-    (path / STATE_FILE).write_text(json.dumps({**state, "files": table}, ensure_ascii=False), encoding="utf-8")
-    _flush(path / STATE_FILE)
-    for folder in (path, *(one for one in path.rglob("*") if one.is_dir())):
+    _put_state(path, {**state, "files": table})
+    for folder in (one for one in path.rglob("*") if one.is_dir()):
         _flush_directory(folder)
+
+
+def amend_state(path: Path, **changes: Any) -> None:
+    """Replace keys of state.json of a whole checkpoint, whose other files stay as they are.
+
+    Raises:
+        UsageError: the checkpoint is damaged.
+    """
+    _put_state(path, read_state(path) | changes)
+
+
+def _put_state(path: Path, state: dict[str, Any]) -> None:
+    """state.json, on the disk before it gets its name, so that a crash leaves the old one or the new one."""
+    fresh = path / f".{STATE_FILE}.tmp"
+    try:
+        fresh.write_text(json.dumps(state, ensure_ascii=False), encoding="utf-8")
+        _flush(fresh)
+        fresh.replace(path / STATE_FILE)
+    finally:
+        fresh.unlink(missing_ok=True)
+    _flush_directory(path)
 
 
 def publish(directory: Path, step: int) -> None:

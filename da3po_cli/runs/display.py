@@ -27,7 +27,7 @@ def _small(value: float) -> str:
     return f"{value:.1e}" if value and abs(value) < 1e-3 else f"{value:.3f}"
 
 
-# heading, how it is read from a record
+# heading, how it is read from a record (see `_cell` for one that lacks the metric)
 COLUMNS: tuple[tuple[str, Callable[[Record], str]], ...] = (
     ("step", lambda r: str(r["step"])),
     ("acc", lambda r: _share(r["train/acc"])),
@@ -39,8 +39,16 @@ COLUMNS: tuple[tuple[str, Callable[[Record], str]], ...] = (
     ("clip hi/lo", lambda r: f"{_small(r['train/clip_high'])}/{_small(r['train/clip_low'])}"),
     ("length", lambda r: f"{r['rollout/length']:.0f}"),
     ("rollout+train+sync s", lambda r: "+".join(f"{_seconds(r, p):.1f}" for p in ("rollout", "train", "sync"))),
-    ("tok/s", lambda r: f"{r['rollout/tokens_per_s']:.0f}" if "rollout/tokens_per_s" in r else "-"),
+    ("tok/s", lambda r: f"{r['rollout/tokens_per_s']:.0f}"),
 )
+
+
+def _cell(read: Callable[[Record], str], record: Record) -> str:
+    """A step that generated nothing, or updated nothing, has no such rates."""
+    try:
+        return read(record)
+    except KeyError:
+        return "-"
 
 
 def _seconds(record: Record, part: str) -> float:
@@ -140,7 +148,7 @@ class PlainLines(Quiet):
 
     def step(self, record: Record) -> None:
         if record["step"]:
-            cells = " ".join(f"{name.replace(' ', '_')}={read(record)}" for name, read in COLUMNS[1:])
+            cells = " ".join(f"{name.replace(' ', '_')}={_cell(read, record)}" for name, read in COLUMNS[1:])
             self.say(f"step {record['step']}/{self._steps} {cells} step_s={record['timing/step']:.1f}")
         for name, value in validations(record).items():
             self.say(f"validation at step {record['step']}: {name} = {value:.4f}")
@@ -188,7 +196,8 @@ class LiveTable(Silent):
     def step(self, record: Record) -> None:
         if record["step"]:
             self._records.append(record)
-            self._curve.append(record["train/acc"])
+            if "train/acc" in record:
+                self._curve.append(record["train/acc"])
         for name, value in validations(record).items():
             self._validation.setdefault(name, []).append((record["step"], value))
 
@@ -212,7 +221,7 @@ class LiveTable(Silent):
         for name, _ in COLUMNS:
             table.add_column(name, justify="right", no_wrap=True)
         for record in self._records:
-            table.add_row(*(read(record) for _, read in COLUMNS))
+            table.add_row(*(_cell(read, record) for _, read in COLUMNS))
         done = self._records[-1]["step"] if self._records else 0
         parts: list[Any] = [table] if self._records else []
         if self._curve:

@@ -75,8 +75,9 @@ class MetricsWriter:
         if resume_step is not None and path.exists():
             records, self.cut = _read(path)
             records = [record for record in records if record["step"] <= resume_step]
-            if resume_record and all(record["step"] != resume_step for record in records):
-                records.append(resume_record)
+            saved = [resume_record] if resume_record and resume_record.get("step") == resume_step else []
+            if all(record["step"] != resume_step for record in records):
+                records += saved
             write_lines(path, map(to_json, records))
         self._path = path
         self._file = self._open()

@@ -18,6 +18,7 @@ from da3po_cli.config.schema import CheckpointConfig
 from da3po_cli.errors import EnvironmentProblem, UsageError
 from da3po_cli.runs.checkpoints import (
     STATE_FILE,
+    amend_state,
     checkpoint_path,
     discard,
     find_state,
@@ -48,7 +49,7 @@ class CheckpointStore:
     """The checkpoints of one run: the newest `keep`, and the best. All methods are collective.
 
     Best is the largest score; of equal ones the newest. The score of a checkpoint is `best_metric` of the validation
-    at its step, by default the first avg@k in the record; without a validation at that step it has none.
+    at its step, by default the first avg@k in the record; until there is a validation of that step it has none.
 
     Attributes:
         seconds: that the last save took, from its beginning until it was whole.
@@ -128,6 +129,40 @@ class CheckpointStore:
         self._pending = _Pending(step, state, pending, time.monotonic() - begun)
         if pending is None:
             self.wait()
+
+    def amend(self, step: int, found: dict[str, Any]) -> None:
+        """Add a validation to the checkpoint of `step`, the one that was loaded: it was saved before that was made.
+
+        Raises:
+            EnvironmentProblem: it cannot be written.
+        """
+        self.record = self.record | found
+        score = self._value(self.record)
+        if score is not None:
+            self._scores[step] = score
+        self._amend(step, record=self.record, best_metric=self._metric, score=score)
+
+    def save_in_step(self, step: int, record: dict[str, Any]) -> None:
+        """Save a job that ends in the middle of the step after `step`, whose metrics are in `record`.
+
+        The weights are still those of `step`: where it has a checkpoint, only the state of the source is new.
+
+        Raises:
+            EnvironmentProblem: it cannot be written.
+        """
+        self.wait()
+        if step in self._comm.broadcast(saved_steps(self._directory)):
+            self._amend(step, source=self._source.state())
+        else:
+            self.save(step, record)
+            self.wait()
+
+    def _amend(self, step: int, **changes: Any) -> None:
+        path = self._directory / f"step_{step}"
+        if self._comm.rank == 0:
+            with writing(path / STATE_FILE):
+                amend_state(path, **changes)
+        self._comm.barrier()
 
     def poll(self) -> None:
         """Make a checkpoint whole that every rank has written by now; a safe point between two steps."""

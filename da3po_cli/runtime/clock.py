@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 PHASES: tuple[str, ...] = ("rollout", "grade", "logprob", "train", "sync", "validate", "checkpoint", "other")
@@ -42,6 +42,12 @@ class Clock:
         finally:
             self._charge()
             self._stack.pop()
+
+    def credit(self, seconds: Mapping[str, float]) -> None:
+        """Add what an earlier attempt has spent on the same lap, by phase."""
+        for name, value in seconds.items():
+            self._spent[name] += value
+            self._begin -= value
 
     def spent(self, name: str) -> float:
         """Seconds charged to `name` since the last lap."""

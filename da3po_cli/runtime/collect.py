@@ -101,7 +101,9 @@ class Grader:
 class LiveRollouts:
     """Rounds of drawing, generating and grading until the batch is full.
 
-    The sampling seed mixes the run's seed with the step, so that a prompt seen in two steps gets fresh samples.
+    The sampling seed mixes the run's seed with the step, so that a prompt seen in two steps gets fresh samples. The
+    state is that between two steps or, after SamplingExhausted, in the middle of one: the next `collect` then goes on
+    with its rounds, and must be told the same step.
     """
 
     def __init__(
@@ -116,10 +118,16 @@ class LiveRollouts:
         self._prompts, self._generator, self._grade = prompts, generator, grader
         self._sampler, self._sampling, self._on_phase = sampler, sampling, on_phase
         self._solved = SolvedPrompts()
+        self._spent: dict[str, float] = {}  # seconds by phase, of a step in progress
 
     def collect(self, step: int, clock: Clock) -> Batch:
-        """Groups for `step`; `Batch.kept` has as many as asked for unless algo.on_exhausted is `short`."""
+        """Groups for `step`; `Batch.kept` has as many as asked for unless algo.on_exhausted is `short`.
+
+        Raises:
+            SamplingExhausted: algo.max_rounds did not suffice.
+        """
         sampling = replace(self._sampling, seed=self._sampling.seed + step)
+        clock.credit(self._spent)
         self._sampler.start()
         while not self._sampler.full:
             drawn = self._prompts.next(self._sampler.next_round())
@@ -128,17 +136,41 @@ class LiveRollouts:
                 groups = self._generator.generate(drawn, sampling)
             with clock.phase("grade"):
                 self._grade(groups)
+            for group in groups:
+                group.step = step
             self._sampler.add(groups)
         with clock.phase("rollout"):
             self._generator.sleep()
+        self._spent = {name: clock.spent(name) for name in ("rollout", "grade")}
         batch = self._sampler.finish()
-        self._solved.mark(batch.kept + batch.dropped)
+        self._spent = {}
+        self._solved.mark(batch.generated)
         return batch
 
     def state(self) -> dict[str, Any]:
-        return {"prompts": self._prompts.state(), "sampler": self._sampler.state(), "solved": self._solved.state()}
+        """JSON-ready; in the middle of a step also what it has cost so far, and how its groups were sampled."""
+        state = {"prompts": self._prompts.state(), "sampler": self._sampler.state(), "solved": self._solved.state()}
+        if self._sampler.started:
+            state["in_step"] = {"seconds": self._spent, "temperature": self._sampling.temperature}
+        return state
 
     def load_state(self, state: dict[str, Any]) -> None:
+        """Go on where `state` was taken.
+
+        Raises:
+            UsageError: that is the middle of a step whose groups were sampled at another temperature, or it is of other
+                data.
+        """
+        in_step: dict[str, Any] = state.get("in_step", {})
+        before, now = in_step.get("temperature", self._sampling.temperature), self._sampling.temperature
+        if before != now:
+            raise UsageError(
+                f"rollout.temperature={now:g} cannot go on in the middle of a step whose groups were sampled at "
+                f"{before:g}",
+                where="rollout.temperature",
+                hint=f"rollout.temperature={before:g} until that step is done, or an earlier checkpoint",
+            )
+        self._spent = in_step.get("seconds", {})
         self._prompts.load_state(state["prompts"])
         self._sampler.load_state(state["sampler"])
         self._solved.load_state(state["solved"])
@@ -162,13 +194,15 @@ class ReplayedRollouts:
         return path
 
     def collect(self, step: int, clock: Clock) -> Batch:
-        """The groups of rollouts/step_N.jsonl, in their order."""
+        """The groups of rollouts/step_N.jsonl, in their order.
+
+        A group that the run carried over is in the file of the step that trained on it, and in no other: it counts as
+        generated there.
+        """
         with clock.phase("rollout"):
             groups = [group_from_dict(record) for _, record in read_rollouts(self._path(step))]
         kept = [group for group in groups if group.drop_reason is None]
-        return Batch(
-            kept=kept, dropped=[g for g in groups if g.drop_reason is not None], generated=len(groups), rounds=1
-        )
+        return Batch(kept, dropped=[g for g in groups if g.drop_reason is not None], generated=groups, rounds=1)
 
     def state(self) -> dict[str, Any]:
         return {}

@@ -99,13 +99,15 @@ class Health:
             else "",
             "a higher algo.clip_high or a lower train.lr keeps it exploring",
         )
+        if "rollout/length" not in record:  # nothing was generated, which says nothing of the next two
+            return
         yield (
             "length",
             config.on_length,
             self._too_long(record["rollout/truncated"], record["rollout/length"] / self._max_tokens),
             "raise rollout.max_tokens, or shape the reward with algo.overlong_cache",
         )
-        acc = record["train/acc"]
+        acc = record.get("train/acc", math.nan)  # without a judged answer there is none
         uniform = record["sample/generated"] > 0 and acc in (0.0, 1.0)
         yield (
             "uniform",

@@ -45,6 +45,8 @@ class Checkpoints(Protocol):
 
     def score(self, record: dict[str, Any]) -> bool: ...
     def save(self, step: int, record: dict[str, Any]) -> None: ...
+    def save_in_step(self, step: int, record: dict[str, Any]) -> None: ...
+    def amend(self, step: int, found: dict[str, float]) -> None: ...
     def poll(self) -> None: ...
     def wait(self) -> None: ...
 
@@ -94,18 +96,20 @@ def train(config: Config, parts: Parts, *, first_step: int = 1, validation_due: 
     if parts.sync:
         with clock.phase("sync"):
             parts.sync.push()
+    record: dict[str, Any] = {}  # of the step before
     if first_step == 1 and parts.validate:
         scores = validate(0, parts.validate, parts.observer, clock)
         parts.checkpoints.score(scores)
-        parts.observer.record({"step": 0, **scores, **clock.lap()})
+        record = {"step": 0, **scores, **clock.lap()}
+        parts.observer.record(record)
     elif validation_due and parts.validate:
-        parts.observer.amend(first_step - 1, validate(first_step - 1, parts.validate, parts.observer, clock))
+        make_up(first_step - 1, parts.validate, parts, clock)
     clock.lap()
     step = first_step - 1
     for step in range(first_step, config.run.steps + 1):
         parts.stop.begin(step)
         parts.observer.begin(step)
-        batch = collect(step, parts, clock)
+        batch = collect(step, record, parts, clock)
         for group in batch.kept:
             assign_advantages(group, config.algo)
         updates = learn(step, batch.kept, config, parts, clock)
@@ -114,7 +118,8 @@ def train(config: Config, parts: Parts, *, first_step: int = 1, validation_due: 
         record |= push(parts, clock)
         parts.observer.rollouts(step, batch)
         stopping = finish_step(step, record, config, parts, clock)
-        parts.observer.record(record | clock.lap())
+        record |= clock.lap()
+        parts.observer.record(record)
         for warning in parts.health.check_step(record):
             parts.observer.warn(warning)
         if stopping:
@@ -123,13 +128,16 @@ def train(config: Config, parts: Parts, *, first_step: int = 1, validation_due: 
     return step
 
 
-def collect(step: int, parts: Parts, clock: Clock) -> Batch:
-    """The step's groups. Where the data have no more to give, what has been learnt is saved before that is raised."""
+def collect(step: int, before: dict[str, Any], parts: Parts, clock: Clock) -> Batch:
+    """The step's groups. Where the data have no more to give, all that there is is saved before that is raised.
+
+    Args:
+        before: the record of the step before.
+    """
     try:
         return parts.source.collect(step, clock)
     except SamplingExhausted:
-        parts.checkpoints.save(step - 1, {})
-        parts.checkpoints.wait()
+        parts.checkpoints.save_in_step(step - 1, before)
         raise
 
 
@@ -152,6 +160,18 @@ def validate(step: int, run: Validate, observer: Observer, clock: Clock) -> dict
         found = run()
     observer.validated(step, found)
     return found.metrics
+
+
+def make_up(step: int, run: Validate, parts: Parts, clock: Clock) -> None:
+    """The validation of a step whose job had to stop, for its checkpoint, its record and its counts per problem.
+
+    The counts come last: a run without them makes it up.
+    """
+    with clock.phase("validate"):
+        found = run()
+    parts.checkpoints.amend(step, found.metrics)
+    parts.observer.amend(step, found.metrics)
+    parts.observer.validated(step, found)
 
 
 def finish_step(step: int, record: dict[str, Any], config: Config, parts: Parts, clock: Clock) -> bool:
@@ -185,13 +205,14 @@ def learn(step: int, groups: Sequence[Group], config: Config, parts: Parts, cloc
         for group in groups
         for response in group.responses
     ]
-    per_group = config.rollout.group_size
     parts_of_batch = [
         (rows, micro_batches(trajectories, rows, config, parts.comm))
-        for rows in mini_batch_rows(len(groups), per_group, config.train.mini_batch_prompts)
+        for rows in mini_batch_rows(groups, config.train.mini_batch_prompts)
     ]
+    tis = use_tis(config, stale=any(group.step < step for group in groups))
     with clock.phase("logprob"):
-        # The first mini-batch of a single epoch meets the very weights that sampled it: its ratio is exactly 1.
+        # The first mini-batch of a single epoch meets the very weights that are the old policy: its ratio is exactly 1.
+        # Weights that sampled a group in an earlier step do not come into it: they are TIS's, which divides by them.
         first_off_policy = 1 if config.train.epochs == 1 else 0
         late = [batch for _, batches in parts_of_batch[first_off_policy:] for batch in batches]
         for batch, logprobs in zip(late, parts.policy.logprobs(late), strict=True):
@@ -205,7 +226,7 @@ def learn(step: int, groups: Sequence[Group], config: Config, parts: Parts, cloc
         for number, (rows, batches) in enumerate(parts_of_batch * config.train.epochs, 1):
             parts.observer.phase("train", f"update {number}/{len(parts_of_batch) * config.train.epochs}")
             divisors = denominators([trajectories[row] for row in rows], config.rollout.max_tokens)
-            update = parts.policy.update(batches, make_loss_fn(config.algo, divisors, tis=use_tis(config)))
+            update = parts.policy.update(batches, make_loss_fn(config.algo, divisors, tis=tis))
             updates.append(update)
             parts.health.count(update)
             if update.skipped:
@@ -218,11 +239,13 @@ def learn(step: int, groups: Sequence[Group], config: Config, parts: Parts, cloc
     return updates
 
 
-def mini_batch_rows(groups: int, group_size: int, mini_batch_prompts: int) -> Iterator[list[int]]:
-    """Trajectory numbers of each mini-batch: whole groups, in prompt order; the last may be short."""
-    for start in range(0, groups, mini_batch_prompts):
-        stop = min(start + mini_batch_prompts, groups)
-        yield list(range(start * group_size, stop * group_size))
+def mini_batch_rows(groups: Sequence[Group], mini_batch_prompts: int) -> Iterator[list[int]]:
+    """Trajectory numbers of each mini-batch: whole groups of any size, in prompt order; the last may be short."""
+    row = 0
+    for start in range(0, len(groups), mini_batch_prompts):
+        count = sum(len(group.responses) for group in groups[start : start + mini_batch_prompts])
+        yield list(range(row, row + count))
+        row += count
 
 
 def micro_batches(
@@ -235,9 +258,13 @@ def micro_batches(
     return [collate(trajectories, [rows[i] for i in bin_]) for bin_ in plan[comm.data_rank]]
 
 
-def use_tis(config: Config) -> bool:
-    """Truncated importance sampling: `auto` turns it on where trainer and engine round differently."""
-    return config.algo.tis == "on" or (config.algo.tis == "auto" and config.model.dtype != "float32")
+def use_tis(config: Config, *, stale: bool) -> bool:
+    """Truncated importance sampling: `auto` turns it on where the engine's policy is not the trainer's.
+
+    Args:
+        stale: a group of the step was sampled in an earlier one, so from older weights.
+    """
+    return config.algo.tis == "on" or (config.algo.tis == "auto" and (stale or config.model.dtype != "float32"))
 
 
 def update_metrics(updates: Sequence[Update]) -> dict[str, float]:

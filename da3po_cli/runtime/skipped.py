@@ -23,7 +23,7 @@ def skipped_batch(
     Every data-parallel rank scores the whole mini-batch, so nothing has to be gathered. Collective.
 
     Args:
-        groups: the step's groups; row r is response r % G of group r // G.
+        groups: the step's groups; rows count the responses of one after the other.
     """
     bins = plan_micro_batches([trajectories[row].length for row in rows], 1, micro_batch_tokens)[0]
     batches = [collate(trajectories, [rows[place] for place in bin_]) for bin_ in bins]

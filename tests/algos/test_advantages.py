@@ -132,6 +132,23 @@ def test_correctness_decides_and_not_the_shaped_reward():
     assert judge(group_of([0] * 4, [shaping.reward(0, length) for length in (10, 85, 95, 100)])) == "too_hard"
 
 
+@pytest.mark.parametrize("schedule", ["constant", "inverse_gamma", "linear"])
+def test_a_punished_correct_response_is_not_punished_more(schedule):
+    """With overlong_factor=2 a correct response of full length has reward 1 - 2 = -1, as a wrong one has.
+
+    Then one of eight stands out: A = sqrt(7) sqrt(7/8) for it and -sqrt(1/7) sqrt(7/8) for all others.
+    """
+    shaping = Shaping(max_tokens=100, overlong_cache=20, overlong_factor=2.0)
+    group = group_of([1, 1] + [0] * 6, [shaping.reward(1, 10), shaping.reward(1, 100)] + [shaping.reward(0, 10)] * 6)
+    assign_advantages(group, replace(DA3PO, daa_schedule=schedule))
+    weights = daa_weights([1, 1] + [0] * 6, lam=2.0, tau=0.5, schedule=schedule)
+    assert weights[0] == weights[1] > 1
+    high, low = math.sqrt(7) * math.sqrt(7 / 8), -math.sqrt(1 / 7) * math.sqrt(7 / 8)
+    expected = [weights[0] * high, *[low] * 7]
+    assert [response.advantage for response in group.responses] == pytest.approx(expected, rel=1e-5)
+    assert [response.daa_weight for response in group.responses] == [weights[0], *[1.0] * 7]
+
+
 @pytest.mark.parametrize("rewards", [[0.2] * 7, [0.1] * 3, [-1.0] * 16, [1 / 3] * 5, [1.0]])
 def test_equal_rewards_give_exact_zeros(rewards):
     assert group_advantages(rewards, std_power=1.0, ddof=1) == [0.0] * len(rewards)

@@ -24,7 +24,8 @@ def test_batch_metrics():
     hard, easy, dropped = group([1, 0, 0, 0]), group([1, 1, 1, 0]), group([0, 0, 0, 0], "too_hard")
     hard.responses[0].daa_weight = 2.0
     dropped.responses[3] = replace(dropped.responses[3], finish_reason="length")
-    metrics = batch_metrics(Batch([hard, easy], [dropped], generated=3, rounds=1), tau=0.5, rollout_seconds=2.0)
+    groups = [hard, easy, dropped]
+    metrics = batch_metrics(Batch([hard, easy], [dropped], groups, rounds=1), tau=0.5, rollout_seconds=2.0)
     assert metrics["train/acc"] == 4 / 12
     assert metrics["train/acc_kept"] == 4 / 8
     assert metrics["sample/hard_share"] == 1 / 2
@@ -38,11 +39,37 @@ def test_batch_metrics():
     assert metrics["filter/alpha_minus"] == 8 / 4
 
 
+def test_accuracy_is_that_of_judged_responses_and_a_failed_one_is_none():
+    """Of 8 responses one failed in the engine and one could not be judged: 6 are judged, 7 are there."""
+    failed, unknown = group([1, 0, 0, 0], "failed"), group([1, 1, 0, 0])
+    failed.responses[3] = Response([], [], "", "failed", "unknown")
+    unknown.responses[3] = replace(unknown.responses[3], verdict="unknown")
+    metrics = batch_metrics(Batch([unknown], [failed], [failed, unknown]), tau=0.5, rollout_seconds=0)
+    assert metrics["train/acc"] == 3 / 6
+    assert metrics["train/acc_kept"] == 2 / 3
+    assert metrics["grade/unknown"] == 1 / 7
+    assert metrics["rollout/length"] == (1 + 2 + 3 + 1 + 2 + 3 + 4) / 7
+
+
+def test_groups_of_another_step_count_in_that_one():
+    """One group came from the step before, one is carried on to the next."""
+    before, now, carried = group([1, 1, 1, 0]), group([1, 0, 0, 0]), group([1, 1, 0, 0])
+    metrics = batch_metrics(Batch([before, now], [], [now, carried], rounds=1, carried=1), tau=0.5, rollout_seconds=2.0)
+    assert metrics["sample/generated"] == 2 and metrics["rollout/tokens"] == 20
+    assert metrics["train/acc"] == 3 / 8 and metrics["train/acc_kept"] == 4 / 8
+    assert metrics["rollout/tokens_per_s"] == 10
+    nothing = batch_metrics(Batch([before, now], [], []), tau=0.5, rollout_seconds=1e-4)
+    assert nothing["sample/generated"] == nothing["rollout/tokens"] == nothing["sample/first_solves"] == 0
+    rates = {"train/acc", "rollout/length", "rollout/truncated", "rollout/tokens_per_s", "grade/unknown"}
+    assert not rates & set(nothing) and not any(name.startswith("filter/") for name in nothing)
+    assert nothing["train/acc_kept"] == 4 / 8
+
+
 def test_advantage_mass_is_balanced_until_it_is_amplified():
     for name, factor in (("dapo", 1.0), ("da3po", 2.0)):
         one = group([1, 0, 0, 0])
         assign_advantages(one, ALGORITHMS[name].defaults)
-        metrics = batch_metrics(Batch([one], []), tau=0.5, rollout_seconds=0)
+        metrics = batch_metrics(Batch([one], [], [one]), tau=0.5, rollout_seconds=0)
         assert metrics["adv/mass_correct"] == pytest.approx(factor * metrics["adv/mass_wrong"], rel=1e-12)
         # ddof 1, k = 1 of 4: three wrong responses of |A| = 1/2 each
         assert metrics["adv/mass_wrong"] == pytest.approx(1.5 / 4, rel=1e-5)

@@ -166,8 +166,8 @@ def test_a_run_in_place_of_assumptions(capsys: pytest.CaptureFixture[str], tmp_p
     run = tmp_path / "runs" / "seen"
     (run / "rollouts").mkdir(parents=True)
     (run / "run.json").write_text("{}")
-    records = [{"step": 0}, {"step": 1, "sample/kept": 3, "sample/generated": 4}, {"step": 2, "sample/kept": 3}]
-    records[2]["sample/generated"] = 8
+    records = [{"step": 0}, {"step": 1, "sample/kept": 3, "sample/generated": 12}, {"step": 2, "sample/kept": 3}]
+    records[2]["sample/generated"] = 0  # all of it carried over from step 1
     (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     prompt = {"token_ids": [1] * 10}
     groups = [

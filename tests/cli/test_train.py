@@ -109,7 +109,7 @@ def test_the_plan_of_a_layout(cli: Cli) -> None:
     assert "32 prompts x 8 = 256 responses" in plan["step"]
     assert "2 per step, each 16 x 8 = 128 responses, 64 per data-parallel rank" in plan["updates"]
     assert "7 steps, 14 updates, seed 3" in plan["total"]
-    assert "DA3PO (arXiv 2608.27982); lambda 1.5 where correct and pass rate < 0.5" in plan["algorithm"]
+    assert "DA3PO (arXiv 2608.27982); lambda 1.5 where correct, A > 0 and pass rate < 0.5" in plan["algorithm"]
     assert "Qwen3ForCausalLM, 4 layers" in plan["model"]
     assert "runs/x" in plan["run"]
     assert "nothing was written" in err

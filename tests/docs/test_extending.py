@@ -251,8 +251,8 @@ def test_a_metric(copy: Path) -> None:
         from da3po_cli.algos.types import Group, Prompt, Response
 
         responses = [Response([1] * n, [0.0] * n, "", "stop", "wrong") for n in (3, 7, 5)]
-        batch = Batch([Group(Prompt("u", (1,), "", "", "", 0), responses)], [])
-        print(batch_metrics(batch, tau=0.5, rollout_seconds=1.0)["rollout/longest"])
+        groups = [Group(Prompt("u", (1,), "", "", "", 0), responses)]
+        print(batch_metrics(Batch(groups, [], groups), tau=0.5, rollout_seconds=1.0)["rollout/longest"])
         """,
     )
     assert out.split() == ["7"]

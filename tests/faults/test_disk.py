@@ -54,7 +54,7 @@ def test_rollouts_and_metrics_that_do_not_fit_leave_no_half_of_a_file(disk):
     log.record({"step": 1})
     fill(disk)
     with pytest.raises(EnvironmentProblem, match=r"cannot write step_2\.jsonl: No space left on device \(0.0 MB free"):
-        log.rollouts(2, Batch(kept=[group("0-2-0")] * 64, dropped=[], generated=64, rounds=1))
+        log.rollouts(2, Batch(kept=[group("0-2-0")] * 64, dropped=[], generated=[], rounds=1))
     assert list((disk / "rollouts").iterdir()) == []
     with pytest.raises(EnvironmentProblem, match=r"cannot write metrics\.jsonl: No space left on device") as caught:
         for step in range(2, 1000):

@@ -37,6 +37,19 @@ def test_every_second_is_charged_to_exactly_one_phase():
     assert clock.lap()["timing/step"] == 3, "nothing is lost between two laps"
 
 
+def test_what_an_earlier_attempt_spent_is_part_of_the_lap_and_of_no_other():
+    hand = Hand()
+    clock = Clock(now=hand)
+    hand.time += 1
+    clock.credit({"rollout": 20.0, "grade": 5.0})
+    with clock.phase("rollout"):
+        hand.time += 2
+    lap = clock.lap()
+    assert (lap["timing/rollout"], lap["timing/grade"], lap["timing/other"], lap["timing/step"]) == (22, 5, 1, 28)
+    hand.time += 3
+    assert clock.lap()["timing/step"] == 3
+
+
 def test_a_phase_ends_when_its_body_raises():
     hand = Hand()
     clock = Clock(now=hand)

@@ -60,6 +60,22 @@ def test_plain_lines_are_one_line_per_step(capsys):
     assert command == "next: da3po eval --model runs/x"
 
 
+def test_a_metric_that_a_step_lacks_is_a_dash(capsys, monkeypatch):
+    """A step may generate nothing (algo.carry_surplus), and then has no rates of what it generated."""
+    gone = ("train/acc", "rollout/length", "rollout/tokens_per_s")
+    record = {name: value for name, value in RECORD.items() if name not in gone}
+    PlainLines(steps=9).step(record)
+    line = capsys.readouterr().err.splitlines()[0]
+    assert "acc=- kept/gen=32/48" in line and "length=- " in line and "tok/s=- " in line
+    screen = io.StringIO()
+    monkeypatch.setattr("rich.console.Console", lambda **_: Console(file=screen, force_terminal=True, width=120))
+    display = LiveTable(steps=9, title="a run")
+    display.step(record)
+    display._live.refresh()
+    display.close()
+    assert "32/48" in screen.getvalue() and "train accuracy" not in screen.getvalue()
+
+
 def test_an_interrupted_run_says_why_and_how_to_go_on(capsys):
     record = {**DONE, "status": "interrupted", "why": "checkpoint.before=01:30"}
     PlainLines(steps=9).done(record, ["da3po train --resume --name x"])

@@ -112,4 +112,8 @@ def test_a_resume_takes_the_record_of_its_step_from_the_checkpoint_only_where_it
     again = MetricsWriter(tmp_path, resume_step=2, resume_record={"step": 2, "other": True}, wandb_project=None)
     assert again.cut == ""
     again.close()
+    begun = MetricsWriter(tmp_path, resume_step=-1, resume_record={"step": 0}, wandb_project=None)
+    begun.close()
+    assert read_metrics(path) == [], "step 0 is done again"
+    path.write_text('{"step": 1}\n{"step": 2, "saved": true}\n')
     assert read_metrics(path) == [{"step": 1}, {"step": 2, "saved": True}]

@@ -19,6 +19,7 @@ from da3po_cli.errors import EnvironmentProblem, UsageError
 from da3po_cli.runs.checkpoints import checkpoint_path, read_state, recover, saved_steps
 from da3po_cli.runtime import Sampling
 from da3po_cli.runtime.checkpoint import CheckpointStore
+from da3po_cli.runtime.clock import Clock
 from da3po_cli.runtime.collect import LiveRollouts
 
 
@@ -329,6 +330,29 @@ def test_a_kill_at_any_file_operation_leaves_a_whole_checkpoint(tmp_path, step, 
     assert seen == found
 
 
+def test_a_kill_while_a_validation_is_added_leaves_the_checkpoint_with_it_or_without(tmp_path):
+    seen, moment = set(), 0
+    while True:
+        moment += 1
+        directory = tmp_path / str(moment)
+        checkpoints, _ = store(directory)
+        checkpoints.save(1, {"step": 1})
+        checkpoints.load(1)
+        killed = killed_at(moment, directory, lambda checkpoints=checkpoints: checkpoints.amend(1, validated(0.9)))
+        again, _ = store(directory)
+        again.open()
+        assert again.load(None) == 1
+        score = read_state(directory / "step_1")["score"]
+        assert again.record == {"step": 1, **(validated(0.9) if score else {})}
+        seen.add(score)
+        again.amend(1, validated(0.9))  # once more
+        assert read_state(directory / "step_1")["score"] == 0.9
+        if not killed:
+            break
+    assert moment > 3
+    assert seen == {None, 0.9}
+
+
 def test_leftovers_of_a_crash_are_mended_before_anything_is_read(tmp_path):
     checkpoints, _ = store(tmp_path)
     checkpoints.save(4, {})
@@ -363,16 +387,9 @@ def live(data, tokenizer):
     return LiveRollouts(prompts, Scripted(), lambda groups: None, sampler, Sampling(2, 4), lambda *_: None), sampler
 
 
-class NoClock:
-    def phase(self, name):
-        from contextlib import nullcontext
-
-        return nullcontext()
-
-
 def collect(source, steps):
-    batches = [source.collect(step, NoClock()) for step in steps]
-    return [([g.prompt.uid for g in b.kept], b.generated, b.rounds, b.carried) for b in batches]
+    batches = [source.collect(step, Clock()) for step in steps]
+    return [([g.prompt.uid for g in b.kept], len(b.generated), b.rounds, b.carried) for b in batches]
 
 
 def test_cursor_surplus_and_keep_rate_are_saved_and_restored(tmp_path):

@@ -119,6 +119,18 @@ def test_a_step_without_updates_or_rollouts_is_no_collapse():
     assert health.check_step({"step": 1, **record, "train/acc": 0.0, "sample/generated": 0}) == []
 
 
+def test_a_step_that_generated_nothing_says_nothing_and_breaks_no_row():
+    """With algo.carry_surplus a step may be all carried groups: it has no rates (`batch_metrics`)."""
+    health = Health(HealthConfig(patience=2), max_tokens=100)
+    bad = {**GOOD, "rollout/truncated": 0.75, "train/acc": 0.0}
+    nothing = {"train/entropy": 0.5, "sample/generated": 0}
+    assert health.check_step({"step": 1, **bad}) == []
+    assert health.check_step({"step": 2, **nothing}) == []
+    assert len(health.check_step({"step": 3, **bad})) == 2
+    unjudged = {name: value for name, value in GOOD.items() if name != "train/acc"}
+    assert Health(HealthConfig(patience=1), max_tokens=100).check_step({"step": 1, **unjudged}) == []
+
+
 @pytest.mark.parametrize(
     "setting",
     ["max_skipped=0", "patience=0", "min_entropy=-1", "max_truncated=1.5", "max_length=-0.1", "stall_timeout=-1"],

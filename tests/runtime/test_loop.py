@@ -5,7 +5,7 @@ import math
 import pytest
 
 from da3po_cli.algos import AlgoConfig
-from da3po_cli.algos.types import Trajectory
+from da3po_cli.algos.types import Group, Prompt, Response, Trajectory
 from da3po_cli.config.schema import Config, ModelConfig
 from da3po_cli.runtime import Update
 from da3po_cli.runtime.loop import due, micro_batches, mini_batch_rows, update_metrics, use_tis
@@ -16,9 +16,15 @@ def test_due_every_n_steps_and_always_at_the_end(every, expected):
     assert [step for step in range(1, 8) if due(step, every, last=7)] == expected
 
 
+def groups(*sizes):
+    prompt, response = Prompt("u", (1,), "", "", "s", 0), Response([1], [0.0], "", "stop")
+    return [Group(prompt, [response] * size) for size in sizes]
+
+
 def test_mini_batches_are_whole_groups_in_prompt_order():
-    assert list(mini_batch_rows(5, 2, 2)) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-    assert list(mini_batch_rows(0, 2, 2)) == []
+    assert list(mini_batch_rows(groups(2, 2, 2, 2, 2), 2)) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert list(mini_batch_rows(groups(1, 3, 2), 2)) == [[0, 1, 2, 3], [4, 5]]
+    assert list(mini_batch_rows([], 2)) == []
 
 
 class Place:
@@ -38,12 +44,13 @@ def test_every_trajectory_is_trained_on_by_exactly_one_data_parallel_rank():
     assert sorted(seen) == rows
 
 
-def test_tis_is_on_for_half_precision_unless_told_otherwise():
+@pytest.mark.parametrize("stale", [False, True])
+def test_tis_is_on_for_half_precision_and_older_samples_unless_told_otherwise(stale):
     full, half = ModelConfig(dtype="float32"), ModelConfig(dtype="bfloat16")
-    assert not use_tis(Config(model=full))
-    assert use_tis(Config(model=half))
-    assert use_tis(Config(model=full, algo=AlgoConfig(tis="on")))
-    assert not use_tis(Config(model=half, algo=AlgoConfig(tis="off")))
+    assert use_tis(Config(model=full), stale=stale) == stale
+    assert use_tis(Config(model=half), stale=stale)
+    assert use_tis(Config(model=full, algo=AlgoConfig(tis="on")), stale=stale)
+    assert not use_tis(Config(model=half, algo=AlgoConfig(tis="off")), stale=stale)
 
 
 def update(loss=1.0, norm=2.0, skipped=False):

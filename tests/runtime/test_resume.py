@@ -76,11 +76,15 @@ def test_validations_are_saved_problem_by_problem(root):
 
 
 def test_prompts_solved_for_the_first_time_are_counted_over_the_whole_run(root):
+    """Each in the step that sampled it; a group carried over is saved with a later step, or in the checkpoint."""
     for run in ("whole", "halves"):
+        lines = [line for step in range(1, 5) for line in (root / run / f"rollouts/step_{step}.jsonl").open()]
+        carried = read_state(root / run / "checkpoints/step_4")["source"]["sampler"]["carried"]
+        sampled = [*map(json.loads, lines), *carried]
         solved = set()
         for record in metrics(root / run)[1:]:
-            lines = (root / run / f"rollouts/step_{record['step']}.jsonl").read_text().splitlines()
-            groups = [json.loads(line) for line in lines]
+            groups = [group for group in sampled if group["step"] == record["step"]]
+            assert len(groups) == record["sample/generated"]
             new = {
                 group["prompt"]["index"] for group in groups if any(one["acc"] for one in group["responses"])
             } - solved
