@@ -31,7 +31,7 @@ def write(directory: Path, *, steps: int = 2, noise: float = 0.3, older: bool = 
     for step in range(1, steps + 1):
         groups = [_group(model, draw, noisy, step, number, noise, size) for number in range(GROUPS)]
         if older and step > 1:
-            groups[0].step = step - 1
+            groups[-1].step = step - 1
         write_rollouts(directory / "rollouts", step, groups)
     return directory
 
@@ -45,7 +45,7 @@ def _group(model, draw, noisy, step, number, noise, size) -> Group:
     if number == 2 and size > 2:
         verdicts = ["unknown", "correct", *["wrong"] * (size - 2)]
     responses = [_response(model, draw, noisy, prompt, verdict, noise) for verdict in verdicts]
-    group = Group(prompt, responses)
+    group = Group(prompt, responses, step=step)
     group.drop_reason = {0: "too_hard", 1: "too_easy"}.get(number)
     return group
 

@@ -6,6 +6,8 @@ import pytest
 import synthetic
 from oracle_runs import disagreements, train
 
+from da3po_cli.runs.metrics import read_metrics
+
 ARMS = {
     "da3po": ("da3po", []),
     "lambda falls with the pass rate": ("da3po", ["algo.daa_schedule=linear", "algo.daa_lambda=3"]),
@@ -35,4 +37,20 @@ def rollouts(tmp_path_factory):
 def test_two_steps(tmp_path, rollouts, algo, overrides):
     run = train(tmp_path, "run", *overrides, algo=algo, replay=rollouts)
     (run.path / "rollouts").symlink_to(rollouts / "rollouts")
+    assert disagreements(run, replayed=True) == []
+
+
+def test_a_group_of_older_weights_turns_tis_on(tmp_path):
+    """In float32 too, and for the whole step: step 1 has no such group, step 2 has one."""
+    saved = synthetic.write(tmp_path / "saved", older=True)
+    run = train(tmp_path, "run", replay=saved)
+    (run.path / "rollouts").symlink_to(saved / "rollouts")
+    assert ["train/tis" in record for record in read_metrics(run.metrics_file)] == [False, True]
+    assert disagreements(run, replayed=True) == []
+
+
+def test_groups_of_another_size_than_the_config(tmp_path):
+    saved = synthetic.write(tmp_path / "saved", size=6)
+    run = train(tmp_path, "run", replay=saved)
+    (run.path / "rollouts").symlink_to(saved / "rollouts")
     assert disagreements(run, replayed=True) == []
