@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from da3po_cli.commands.completion import complete_config, complete_setting
 from da3po_cli.commands.options import Json, Quiet
-from da3po_cli.errors import UsageError
 from da3po_cli.output import Out
 
 if TYPE_CHECKING:
@@ -76,7 +75,10 @@ def check(
     loaded = load_config(config or [], overrides or [], {"data.train": path, "model.path": model})
     settings, tokenizer = loaded.config, None
     if settings.model.path:
-        tokenizer = _tokenizer(settings.model.path)
+        from da3po_cli.config.models import model_directory
+        from da3po_cli.runtime.models import load_tokenizer
+
+        tokenizer = load_tokenizer(model_directory(settings.model.path) or settings.model.path)
         if loaded.sources["data.template"] == "default" and not getattr(tokenizer, "chat_template", None):
             out.say("the tokenizer has no chat template, so prompts are measured with data.template=none")
             settings = replace(settings, data=replace(settings.data, template="none"))
@@ -92,23 +94,6 @@ def check(
         out.say(f"\nnext: da3po train --dataset '{path}'")
     else:
         out.warn("no row can be used")
-
-
-def _tokenizer(model: str) -> Any:
-    from da3po_cli.config.models import model_directory
-
-    directory = model_directory(model)
-
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(directory or model)
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            f"cannot load the tokenizer of {model!r}: {str(error).splitlines()[0]}",
-            where="--model",
-            hint="give a directory with tokenizer.json, or a hub id with the network",
-        ) from error
 
 
 def _lines(report: Report, config: Config) -> list[str]:

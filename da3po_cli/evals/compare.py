@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -79,15 +80,17 @@ def _difference(title: str, metric: str, pairs: Sequence[tuple[float, float]], v
 
 
 def _pairs(a: Mapping[str, Any], b: Mapping[str, Any], metric: str) -> list[tuple[float, float]]:
-    """Both models' values on each problem that both have."""
+    """Both models' values on each problem that both have; of problems with the same text the n-th with the n-th."""
     if metric == "pass" and a["k"] != b["k"]:
         raise UsageError(
             f"pass@{a['k']} and pass@{b['k']} on {a['title']} are different things",
             where="eval compare",
             hint="--metric avg, or evaluate both with one --k",
         )
-    left = {one.id: one for one in tallies_of(a)}
-    return [(_value(left[one.id], metric), _value(one, metric)) for one in tallies_of(b) if one.id in left]
+    left: dict[str, list[Tally]] = defaultdict(list)
+    for one in reversed(tallies_of(a)):
+        left[one.id].append(one)
+    return [(_value(left[one.id].pop(), metric), _value(one, metric)) for one in tallies_of(b) if left[one.id]]
 
 
 def _value(one: Tally, metric: str) -> float:

@@ -45,11 +45,14 @@ def checkpoint_fingerprint(checkpoint: Path, source: Path) -> str:
 
 
 _PACKAGE = Path(__file__).resolve().parent.parent
-_CODE = ("rewards/*.py", "data/templates.py", "data/wraps.py", "data/arithmetic.py")
+_CODE = ("runtime/rollout.py", "rewards/*.py", "evals/metrics.py", "algos/stats.py")
 
 
 def code_fingerprint() -> str:
-    """Hash of the code that makes prompts and grades answers. In a checkout it may change within a version."""
+    """Hash of the code that samples, grades and scores. In a checkout it may change within a version.
+
+    What makes the prompts is not part: its outcome is in `Job.fingerprint`.
+    """
     digest = blake2b(digest_size=8)
     for file in sorted(file for pattern in _CODE for file in _PACKAGE.glob(pattern)):
         digest.update(file.read_bytes())

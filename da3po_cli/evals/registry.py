@@ -69,19 +69,25 @@ def choose(text: str, registry: Mapping[str, Benchmark]) -> list[Benchmark]:
     """The benchmarks of `--bench`: names with commas between, `all`, or data files.
 
     Raises:
-        UsageError: none is named, or a name that is neither in the registry nor a data file.
+        UsageError: none is named, a name that is neither in the registry nor a data file, or two files of one name.
     """
     chosen: dict[str, Benchmark] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         if part == ALL:
-            chosen |= {name: bench for name, bench in registry.items() if bench.all}
+            found = [bench for bench in registry.values() if bench.all]
         elif part in registry:
-            chosen[part] = registry[part]
+            found = [registry[part]]
         elif Path(part).suffix in FILE_SUFFIXES:
-            bench = data_file(part)
-            chosen[bench.name] = bench
+            found = [data_file(part)]
         else:
             raise _unknown(part, registry)
+        for bench in found:
+            if chosen.setdefault(bench.name, bench) != bench:
+                raise UsageError(
+                    f"two benchmarks are called {bench.name!r}, one of them {part}",
+                    where="--bench",
+                    hint="rename a file, or evaluate them one after the other",
+                )
     if not chosen:
         raise UsageError("no benchmark is named", where="--bench", hint=f"--bench {ALL}, or {', '.join(registry)}")
     return list(chosen.values())

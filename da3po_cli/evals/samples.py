@@ -31,9 +31,9 @@ class SampleStore:
                 with file.open("rb") as lines:
                     yield from (json.loads(line) for line in lines if line.endswith(b"\n"))
 
-    def done(self) -> set[tuple[str, int]]:
-        """(uid, sample) of all samples."""
-        return {(record["uid"], record["sample"]) for record in self.records()}
+    def done(self) -> set[tuple[str, str, int]]:
+        """(bench, uid, sample) of all samples; two benchmarks may have prompts with the same uid."""
+        return {(record["bench"], record["uid"], record["sample"]) for record in self.records()}
 
     def writer(self, rank: int) -> SampleWriter:
         """Appends to the file of a rank."""

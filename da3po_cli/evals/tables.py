@@ -110,9 +110,9 @@ def settings_lines(results: Sequence[Result]) -> list[str]:
     for result in results:
         for name, bench in result["benches"].items():
             how = bench["sampling"]
-            longest = result["ran"]["max_tokens"][name]
+            limits = " to ".join(str(one) for one in sorted(set(result["ran"]["max_tokens"][name])))
             line = (
-                f"temperature {how['temperature']:g}, top-p {how['top_p']:g}, at most {longest} tokens, "
+                f"temperature {how['temperature']:g}, top-p {how['top_p']:g}, at most {limits} tokens, "
                 f"template {bench['template']}, reward {bench['reward']}, seed {how['seed']}"
             )
             found.setdefault(line, {})[bench["title"]] = None

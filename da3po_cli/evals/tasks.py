@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from da3po_cli.config.paths import expanded
+from da3po_cli.algos.types import Prompt
 from da3po_cli.config.schema import Config
-from da3po_cli.data.spec import JINJA_SUFFIXES
 from da3po_cli.errors import UsageError
 from da3po_cli.evals.problems import Problem, Problems
 from da3po_cli.evals.registry import Benchmark
@@ -142,28 +141,50 @@ class Job:
     model: Model
     tasks: tuple[Task, ...]
     engine: dict[str, Any]
-    """What else the numbers depend on: dtype, quantization, stop tokens, versions, code."""
+    """What else the numbers depend on: dtype, quantization, the graders' deadline, versions, code."""
+    prompts: tuple[tuple[Prompt, ...], ...]
+    """Of each task, one per problem: what the engine is asked."""
+    stop_token_ids: tuple[int, ...]
+    notes: tuple[str, ...] = ()
+    """What a reader of the numbers must know about the prompts."""
 
     @property
     def fingerprint(self) -> str:
-        """Hash of all that the samples and grades depend on; names, paths and the number of engines are not part."""
+        """Hash of all that the samples and grades depend on; names, paths and the number of engines are not part.
+
+        Of a prompt and its responses it is what the engine gets that counts, tokens and limits, so that no code and
+        no setting on the way there can be forgotten.
+        """
         content = {
             "weights": self.model.weights,
             "engine": self.engine,
-            "tasks": [
-                {
-                    "template": _template_text(task.template),
-                    **{
-                        key: value
-                        for key, value in asdict(replace(task, problems=())).items()
-                        if key in ("data", "thinking", "instruction", "reward", "by_source", "options", "uid_prefix")
-                    },
-                    "sampling": asdict(task.sampling),
-                }
-                for task in self.tasks
-            ],
+            "stop_token_ids": self.stop_token_ids,
+            "tasks": [_content(task, prompts) for task, prompts in zip(self.tasks, self.prompts, strict=True)],
         }
         return blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt with its longest response: the context that the engine needs."""
+        return max(
+            len(prompt.token_ids) + task.sampling.limit(prompt)
+            for task, prompts in zip(self.tasks, self.prompts, strict=True)
+            for prompt in prompts
+        )
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """For the result: the longest prompt, and of each task the smallest and the largest limit of a response."""
+        limits = {
+            task.name: [task.sampling.limit(prompt) for prompt in prompts]
+            for task, prompts in zip(self.tasks, self.prompts, strict=True)
+        }
+        return {
+            "max_prompt_tokens": max(len(prompt.token_ids) for prompts in self.prompts for prompt in prompts),
+            "max_tokens": {name: [min(found), max(found)] for name, found in limits.items()},
+            "stop_token_ids": list(self.stop_token_ids),
+            "notes": list(self.notes),
+        }
 
     def write(self, file: Path) -> None:
         """As JSON, for the ranks."""
@@ -173,7 +194,31 @@ class Job:
     def read(cls, file: Path) -> Job:
         """What `write` wrote."""
         raw = json.loads(file.read_text())
-        return cls(Model(**raw["model"]), tuple(_task(task) for task in raw["tasks"]), raw["engine"])
+        return cls(
+            Model(**raw["model"]),
+            tuple(_task(task) for task in raw["tasks"]),
+            raw["engine"],
+            tuple(tuple(_prompt(prompt) for prompt in prompts) for prompts in raw["prompts"]),
+            tuple(raw["stop_token_ids"]),
+            tuple(raw["notes"]),
+        )
+
+
+def _content(task: Task, prompts: Sequence[Prompt]) -> dict[str, Any]:
+    """What the samples and grades of one benchmark depend on, JSON-ready."""
+    sampling = task.sampling
+    return {
+        "data": task.data,
+        "prompts": [(one.uid, one.token_ids, sampling.limit(one), one.answer, one.source) for one in prompts],
+        "sampling": {key: getattr(sampling, key) for key in ("n", "temperature", "top_p", "top_k", "seed")},
+        "reward": task.reward,
+        "by_source": task.by_source,
+        "options": task.options,
+    }
+
+
+def _prompt(raw: Mapping[str, Any]) -> Prompt:
+    return Prompt(**{**raw, "token_ids": tuple(raw["token_ids"])})
 
 
 def _task(raw: Mapping[str, Any]) -> Task:
@@ -187,9 +232,3 @@ def _task(raw: Mapping[str, Any]) -> Task:
             "warnings": tuple(raw["warnings"]),
         }
     )
-
-
-def _template_text(template: str) -> str:
-    """A template file by its content."""
-    path = expanded(template)
-    return path.read_text(encoding="utf-8") if path.suffix in JINJA_SUFFIXES and path.is_file() else template

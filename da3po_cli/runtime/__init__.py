@@ -30,6 +30,12 @@ class Sampling:
     top_p: float = 1.0
     top_k: int = -1
     seed: int = 0  # mixed with the prompt's uid and the sample's number, so no two samples share a stream
+    context: int | None = None  # most tokens of a prompt with its response; None: `max_tokens` alone is the limit
+
+    def limit(self, prompt: Prompt) -> int:
+        """Longest response to this prompt, in tokens; below 1 where it leaves no room. No other prompt matters."""
+        room = self.max_tokens if self.context is None else self.context - len(prompt.token_ids)
+        return min(self.max_tokens, room)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from da3po_cli.config.schema import Config
 from da3po_cli.data.prompts import PromptStream, open_stream
 from da3po_cli.data.spec import spec_label
 from da3po_cli.data.templates import stop_token_ids
+from da3po_cli.errors import UsageError
 from da3po_cli.evals.problems import load_problems
 from da3po_cli.evals.registry import choose, load_registry
 from da3po_cli.evals.tasks import SEED, Asked, resolve
@@ -20,6 +21,7 @@ from da3po_cli.rewards import Shaping
 from da3po_cli.rewards.registry import sources
 from da3po_cli.runs.validations import Correct
 from da3po_cli.runtime import Comm, Sampling
+from da3po_cli.runtime.asking import limit_note
 from da3po_cli.runtime.collect import Grader
 from da3po_cli.runtime.evaluate import Graders, HeldOut, Validator, benchmark
 from da3po_cli.runtime.watchdog import collective_timeout
@@ -58,6 +60,7 @@ class Engine:
         prompts: the training prompts.
         held_out: the prompts of data.validation; None without.
         benches: all that validation samples: `held_out` and the benchmarks of validation.benches.
+        limits: what a user should know of the length of their responses.
     """
 
     config: Config
@@ -66,6 +69,7 @@ class Engine:
     prompts: PromptStream
     held_out: PromptStream | None
     benches: Sequence[HeldOut]
+    limits: Sequence[str]
 
     @classmethod
     def start(cls, config: Config, hf_dir: Path, parallel: Parallel) -> Engine:
@@ -93,6 +97,7 @@ class Engine:
         if data.validation is not None and config.validation.every:
             held_out = open_stream(data, tokenizer, "validation", seed=0)
         benches = _benches(config, tokenizer, held_out, grader, parallel) if config.validation.every else []
+        limits = _limits(config, benches)
         generator = VllmGenerator(
             hf_dir,
             rollout=config.rollout,
@@ -103,7 +108,7 @@ class Engine:
             comm=parallel,
             timeout=collective_timeout(config.health.stall_timeout),
         )
-        return cls(config, generator, grader, prompts, held_out, benches)
+        return cls(config, generator, grader, prompts, held_out, benches, limits)
 
     def notes(self) -> list[str]:
         """What a user should know about the data: how many rows were left out and why, and golds that are no use."""
@@ -116,7 +121,7 @@ class Engine:
         unused = set(sources(self.config.reward.by_source)) - known
         if unused:
             found.append(f"warning: reward.by_source names {', '.join(sorted(unused))}, which no prompt comes from")
-        return found
+        return [*found, *self.limits]
 
     def connect(self, policy: MegatronPolicy, prompts: Sequence[Prompt]) -> VllmSync:
         """The way from `policy` to this engine, probed with the first few of `prompts`."""
@@ -131,17 +136,33 @@ class Engine:
         Args:
             start: the counts of the validation before training; empty where this run begins.
         """
-        settings = self.config.validation
         if not self.benches:
             return None
-        sampling = Sampling(
-            n=settings.samples,
-            max_tokens=self.config.rollout.max_tokens,
-            temperature=settings.temperature,
-            top_p=settings.top_p,
-            seed=SEED,
-        )
-        return Validator(self.benches, self.generator, sampling, start)
+        return Validator(self.benches, self.generator, _sampling(self.config), start)
+
+
+def _sampling(config: Config) -> Sampling:
+    """Of validation. A prompt of a benchmark may be longer than those of training; its responses are then shorter."""
+    return Sampling(
+        n=config.validation.samples,
+        max_tokens=config.rollout.max_tokens,
+        temperature=config.validation.temperature,
+        top_p=config.validation.top_p,
+        seed=SEED,
+        context=config.data.max_prompt_tokens + config.rollout.max_tokens,
+    )
+
+
+def _limits(config: Config, benches: Sequence[HeldOut]) -> list[str]:
+    """A note for each benchmark with prompts that leave less than rollout.max_tokens.
+
+    Raises:
+        UsageError: a prompt leaves no room for a response.
+    """
+    hint = "raise it to that, or leave the benchmark out of validation.benches"
+    where = f"data.max_prompt_tokens={config.data.max_prompt_tokens}"
+    found = [limit_note(f"validation on {one.name}", one.prompts, _sampling(config), where, hint) for one in benches]
+    return [note for note in found if note]
 
 
 def _benches(
@@ -159,4 +180,12 @@ def _benches(
         for bench in choose(settings.benches, load_registry()):
             problems = load_problems(bench, directory, settings.prompts)
             found.append(benchmark(resolve(bench, problems, config, asked, is_run=True), tokenizer, graders, comm))
+    names = [one.name for one in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(
+                f"both data.validation and validation.benches have {name!r}, and val/{name}/ can be one only",
+                where="validation.benches",
+                hint=f"leave {name} out of one of them",
+            )
     return found

@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from da3po_cli.algos.types import Prompt, Response
 from da3po_cli.config.schema import Config
-from da3po_cli.errors import UsageError
 from da3po_cli.evals.progress import make_progress
 from da3po_cli.evals.samples import Record, SampleStore, SampleWriter
-from da3po_cli.evals.tasks import PLAIN_TEMPLATES, Job, Task
-from da3po_cli.runtime.evaluate import Graders, make_prompts
+from da3po_cli.evals.tasks import Job, Task
+from da3po_cli.runtime.evaluate import Graders
 
 if TYPE_CHECKING:
     import torch
@@ -48,8 +47,6 @@ class Wanted:
 
 def eval_worker(config: Config, directory: Path, options: WorkerOptions) -> None:
     """What every rank does: start its part of an engine, sample its share, grade and write it."""
-    from transformers import AutoTokenizer
-
     from megatron_bridge.parallel import initialize
 
     job = Job.read(directory / JOB)
@@ -58,16 +55,13 @@ def eval_worker(config: Config, directory: Path, options: WorkerOptions) -> None
     graders: Graders | None = None
     try:
         say = _sayer(parallel, silent=options.quiet or options.json)
-        tokenizer: Any = AutoTokenizer.from_pretrained(job.model.path)
-        prompts = [make_prompts(task, tokenizer) for task in job.tasks]
-        tasks, facts = fit_context(job.tasks, prompts, tokenizer, Path(job.model.path))
         say("starting the engine (vLLM) ...")
-        generator, more = _start(job, config, tasks, prompts, tokenizer, parallel)
+        generator, facts = _start(job, config, parallel)
         cores = len(os.sched_getaffinity(0))
         graders = Graders(config.reward.workers or max(1, cores // generator.engines), config.reward.deadline_s)
         if parallel.rank == 0:
-            (directory / FACTS).write_text(json.dumps({**facts, **more}, indent=1) + "\n")
-        _sample(directory, tasks, prompts, generator, graders, parallel, options)
+            (directory / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
+        _sample(directory, job, generator, graders, parallel, options)
         parallel.barrier()
     finally:
         if graders is not None:
@@ -83,86 +77,30 @@ def _sayer(parallel: Parallel, *, silent: bool) -> Any:
     return Out("quiet" if silent else "plain", parallel.rank).say
 
 
-def fit_context(
-    tasks: Sequence[Task], prompts: Sequence[Sequence[Prompt]], tokenizer: Any, hf_dir: Path
-) -> tuple[list[Task], dict[str, Any]]:
-    """The tasks with responses short enough for the model's context, and what a reader of the result should know.
-
-    Raises:
-        UsageError: a prompt leaves no room for a response.
-    """
-    from da3po_cli.data.templates import unknown_token_id
-
-    positions = _positions(hf_dir)
-    longest = max(len(prompt.token_ids) for group in prompts for prompt in group)
-    fitting: list[Task] = []
-    notes: list[str] = []
-    for task in tasks:
-        room = task.sampling.max_tokens if positions is None else positions - longest
-        if room < 1:
-            raise UsageError(
-                f"a prompt of {longest} tokens leaves no room in the model's context of {positions}",
-                where=str(hf_dir),
-                hint="leave that benchmark out, or choose a shorter --template",
-            )
-        if room < task.sampling.max_tokens:
-            notes.append(f"{task.name}: responses of {room} tokens at most, for the model has {positions} positions")
-            task = replace(task, sampling=replace(task.sampling, max_tokens=room))
-        fitting.append(task)
-    unknown = unknown_token_id(tokenizer)
-    for task, group in zip(tasks, prompts, strict=True):
-        strange = sum(unknown in prompt.token_ids for prompt in group)
-        if unknown is not None and strange:
-            notes.append(f"{task.name}: {strange} prompts have characters that the tokenizer does not know")
-    plain = [task.name for task in tasks if task.template in PLAIN_TEMPLATES and task.name != "arith"]
-    if plain and getattr(tokenizer, "chat_template", None):
-        notes.append(f"{', '.join(plain)}: asked as plain text; --template chat uses the tokenizer's chat template")
-    facts = {
-        "max_prompt_tokens": longest,
-        "max_tokens": {task.name: task.sampling.max_tokens for task in fitting},
-        "notes": notes,
-    }
-    return fitting, facts
-
-
-def _positions(hf_dir: Path) -> int | None:
-    config = json.loads((hf_dir / "config.json").read_text(encoding="utf-8"))
-    found = config.get("max_position_embeddings") or config.get("text_config", {}).get("max_position_embeddings")
-    return None if found is None else int(found)
-
-
-def _start(
-    job: Job,
-    config: Config,
-    tasks: Sequence[Task],
-    prompts: Sequence[Sequence[Prompt]],
-    tokenizer: Any,
-    parallel: Parallel,
-) -> tuple[VllmGenerator, dict[str, Any]]:
+def _start(job: Job, config: Config, parallel: Parallel) -> tuple[VllmGenerator, dict[str, Any]]:
     """The engine with the weights that are evaluated, and facts about it."""
-    from da3po_cli.data.templates import stop_token_ids
     from da3po_cli.runtime.rollout import VllmGenerator
 
     hf_dir, checkpoint = Path(job.model.path), job.model.checkpoint
-    stops = stop_token_ids(tokenizer, hf_dir, config.data.stop_tokens)
-    longest = max(len(prompt.token_ids) for group in prompts for prompt in group)
+    prompt_tokens = job.facts["max_prompt_tokens"]
     generator = VllmGenerator(
         hf_dir,
-        rollout=replace(config.rollout, max_tokens=max(task.sampling.max_tokens for task in tasks)),
+        # the longest response need not be one to the longest prompt; what counts is the context that the two add up to
+        rollout=replace(config.rollout, max_tokens=job.longest - prompt_tokens),
         dtype=config.model.dtype,
         seed=config.run.seed,
-        max_prompt_tokens=longest,
-        stop_token_ids=stops,
+        max_prompt_tokens=prompt_tokens,
+        stop_token_ids=job.stop_token_ids,
         comm=parallel,
         load=checkpoint is None,
     )
     if checkpoint is not None:
         generator.load_weights(_weights(Path(checkpoint) / "policy", hf_dir, config.model.dtype))
     facts = {
-        "stop_token_ids": list(stops),
         "engines": generator.engines,
         "tensor": config.rollout.tensor,
         "device": str(parallel.device.type),
+        "context": generator.max_model_len,
     }
     return generator, facts
 
@@ -180,8 +118,7 @@ def _weights(policy: Path, hf_dir: Path, dtype: str) -> Iterator[tuple[str, torc
 
 def _sample(
     directory: Path,
-    tasks: Sequence[Task],
-    prompts: Sequence[Sequence[Prompt]],
+    job: Job,
     generator: VllmGenerator,
     graders: Graders,
     parallel: Parallel,
@@ -189,10 +126,10 @@ def _sample(
 ) -> None:
     """Make the samples of this rank's engine that are not on disk yet."""
     store = SampleStore(directory)
-    done: set[tuple[str, int]] = parallel.broadcast(store.done() if parallel.rank == 0 else None)
-    mine = share(tasks, prompts, generator.engines, generator.engine)
-    left = [one for one in mine if (one.prompt.uid, one.number) not in done]
-    total = sum(task.sampling.n * len(task.problems) for task in tasks)
+    done: set[tuple[str, str, int]] = parallel.broadcast(store.done() if parallel.rank == 0 else None)
+    mine = share(job, generator.engines, generator.engine)
+    left = [one for one in mine if (one.task.name, one.prompt.uid, one.number) not in done]
+    total = sum(task.sampling.n * len(task.problems) for task in job.tasks)
     before = len(done)
     progress = make_progress(total, before, silent=parallel.rank > 0 or options.quiet or options.json)
     recorder = Recorder(store.writer(parallel.rank), graders) if generator.leads else None
@@ -213,12 +150,12 @@ def _sample(
             recorder.close()
 
 
-def share(tasks: Sequence[Task], prompts: Sequence[Sequence[Prompt]], engines: int, engine: int) -> list[Wanted]:
+def share(job: Job, engines: int, engine: int) -> list[Wanted]:
     """The samples of one engine. Problems go round the engines, so that each has as many of every benchmark.
 
     All samples of a problem stay together: an engine then computes the prompt once.
     """
-    problems = [(task, prompt) for task, group in zip(tasks, prompts, strict=True) for prompt in group]
+    problems = [(task, prompt) for task, group in zip(job.tasks, job.prompts, strict=True) for prompt in group]
     return [
         Wanted(task, prompt, number) for task, prompt in problems[engine::engines] for number in range(task.sampling.n)
     ]

@@ -1,4 +1,4 @@
-"""What validation during a run and `da3po eval` share, prompts and graders; and the validation itself."""
+"""Grading of held-out answers, in a run's validation and in `da3po eval`; and the validation itself."""
 
 from __future__ import annotations
 
@@ -7,38 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from da3po_cli.algos.types import Group, Prompt
-from da3po_cli.data.formats import Message
-from da3po_cli.data.templates import encode, make_renderer
-from da3po_cli.data.wraps import BOXED_SUFFIX, bare_problem
 from da3po_cli.evals.metrics import Sample, by_difficulty, score, tally
-from da3po_cli.evals.tasks import PLAIN_TEMPLATES, Task
+from da3po_cli.evals.tasks import Task
 from da3po_cli.rewards import Grade, GradingPool, Item, MathOptions
 from da3po_cli.rewards.registry import sources
 from da3po_cli.runs.validations import Correct
 from da3po_cli.runtime import Comm, Generator, Sampling, Validation
-
-
-def make_prompts(task: Task, tokenizer: Any) -> list[Prompt]:
-    """The prompts of a benchmark, one per problem, none left out."""
-    render = make_renderer(task.template, tokenizer, task.thinking)
-    texts = [render(_instructed(problem.messages, task)) for problem in task.problems]
-    ids = encode(texts, tokenizer, from_chat=task.template == "chat")
-    return [
-        Prompt(task.uid(problem), tuple(tokens), text, problem.answer, problem.source, problem.index)
-        for problem, text, tokens in zip(task.problems, texts, ids, strict=True)
-    ]
-
-
-def _instructed(messages: Sequence[Message], task: Task) -> Sequence[Message]:
-    """With the instruction how to answer, where the template has none and the problem does not say it itself."""
-    *before, last = messages
-    if (
-        task.template in PLAIN_TEMPLATES
-        or task.instruction == "none"
-        or bare_problem(last["content"]) != last["content"]
-    ):
-        return messages
-    return [*before, {**last, "content": last["content"] + BOXED_SUFFIX}]
+from da3po_cli.runtime.asking import make_prompts
 
 
 class Graders:
@@ -157,5 +132,5 @@ def _metrics(bench: str, groups: Sequence[Group]) -> dict[str, float]:
         f"{name}/pass@{scores.k}": scores.passes[scores.k].mean,
         f"{name}/length": scores.length.mean,
         f"{name}/truncated": scores.truncated,
-        f"{name}/unknown": scores.unknown,
+        f"{name}/unknown": scores.unknown + scores.failed,
     }

@@ -1,11 +1,11 @@
 """`da3po eval`: an evaluation on all local devices, from its directory to its result.
 
 evals/<model>-<fingerprint>/
-  job.json          what is asked: model, problems, sampling (`da3po_cli.evals.tasks.Job`)
+  job.json          what is asked: model, problems, prompts, sampling (`da3po_cli.evals.tasks.Job`)
   partial/          samples as they come, one file per rank; a restart goes on from them
   samples.jsonl     all samples in order, with --save-samples
   result.json       the result
-  engine.json       what the engine found: stop tokens, context, limits
+  engine.json       about the engines: how many, their context and device
   run.json, logs/   as in a run
 """
 
@@ -93,7 +93,7 @@ def evaluate(
             "samples_of_earlier_attempts": before,
             "command": command_line(),
             "commits": list(dict.fromkeys(one["git"] for one in run_dir.read()["attempts"])),
-            "ran": _read_json(directory / FACTS),
+            "ran": job.facts | _read_json(directory / FACTS),
         }
         result = make_result(job, records, facts)
         if keep_samples:

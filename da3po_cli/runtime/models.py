@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from da3po_cli.config.models import is_hub_id, model_directory
-from da3po_cli.errors import EnvironmentProblem
+from da3po_cli.errors import EnvironmentProblem, UsageError
 
 _NEEDED_FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja", "*.model"]
 
@@ -28,4 +29,22 @@ def local_model(path: str) -> Path:
             f"can't get the model {path!r} from the hub: {type(error).__name__}",
             where="model.path",
             hint="check the id, or download it where there is a network and give its directory: --model DIR",
+        ) from error
+
+
+def load_tokenizer(model: str | Path) -> Any:
+    """The tokenizer of a directory or hub id. It takes seconds: transformers imports torch.
+
+    Raises:
+        UsageError: there is none.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(model)
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"cannot load the tokenizer of {str(model)!r}: {str(error).splitlines()[0]}",
+            where="--model",
+            hint="give a directory with tokenizer.json, or a hub id with the network",
         ) from error

@@ -163,9 +163,10 @@ class VllmGenerator:
         that vLLM fails, or whose log-probs are not finite, has `finish_reason` "failed" and no tokens.
 
         Raises:
-            UsageError: a prompt or sampling.max_tokens does not fit the context length.
+            UsageError: a prompt with its longest response does not fit the context length.
         """
-        self._check_lengths(prompts, sampling)
+        for prompt in prompts:
+            self._check_length(prompt, sampling)
         total = len(prompts) * sampling.n
         mine = split_evenly(total, self.engines, self.engine)
         requests = [self._request(prompts[index // sampling.n], index % sampling.n, sampling) for index in mine]
@@ -187,10 +188,10 @@ class VllmGenerator:
         number, and is the one that `generate` gives. Every rank of an engine asks for the same.
 
         Raises:
-            UsageError: a prompt or sampling.max_tokens does not fit the context length.
+            UsageError: a prompt with its longest response does not fit the context length.
         """
         for prompt, _, sampling in asked:
-            self._check_lengths([prompt], sampling)
+            self._check_length(prompt, sampling)
         requests = [self._request(prompt, number, sampling) for prompt, number, sampling in asked]
         for outputs in self._finished(requests):
             parts = [_response_parts(output) for output in outputs]
@@ -209,7 +210,7 @@ class VllmGenerator:
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             top_k=sampling.top_k,
-            max_tokens=sampling.max_tokens,
+            max_tokens=sampling.limit(prompt),
             seed=sample_seed(sampling.seed, prompt.uid, number),
             stop_token_ids=self._stop,
             ignore_eos=True,  # `stop_token_ids` holds every token that ends a response
@@ -293,21 +294,14 @@ class VllmGenerator:
         with running():
             self._engine.engine_core.shutdown()
 
-    def _check_lengths(self, prompts: Sequence[Prompt], sampling: Sampling) -> None:
-        limit = self.max_model_len - self.max_prompt_tokens
-        if sampling.max_tokens > limit:
+    def _check_length(self, prompt: Prompt, sampling: Sampling) -> None:
+        tokens, longest = len(prompt.token_ids), max(1, sampling.limit(prompt))
+        if tokens + longest > self.max_model_len:
             raise UsageError(
-                f"responses of {sampling.max_tokens} tokens are asked for; the engine was built for {limit}",
-                where="rollout.max_tokens",
-                hint=f"set rollout.max_tokens={sampling.max_tokens}",
-            )
-        longest = max(prompts, key=lambda prompt: len(prompt.token_ids), default=None)
-        if longest is not None and len(longest.token_ids) > self.max_prompt_tokens:
-            raise UsageError(
-                f"prompt {longest.uid} has {len(longest.token_ids)} tokens; the engine was built for "
-                f"{self.max_prompt_tokens}",
-                where="data.max_prompt_tokens",
-                hint=f"set data.max_prompt_tokens={len(longest.token_ids)}, or drop longer prompts",
+                f"prompt {prompt.uid} has {tokens} tokens and its responses up to {longest}; the engine was built for "
+                f"{self.max_model_len} together",
+                where="data.max_prompt_tokens, rollout.max_tokens",
+                hint=f"raise the sum of the two to {tokens + longest}, or drop longer prompts",
             )
 
     def _run(self, requests: list[tuple[list[int], Any]], report: Callable[[int], None] | None = None) -> list[Any]:

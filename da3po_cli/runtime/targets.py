@@ -19,7 +19,9 @@ from da3po_cli.evals.tasks import Asked, Job, Model, resolve
 from da3po_cli.output import Out
 from da3po_cli.runs import latest_run, runs_root, versions
 from da3po_cli.runs.locate import Checkpoint, find_checkpoint
+from da3po_cli.runtime.asking import ask
 from da3po_cli.runtime.evaluation import directory_of, evaluate, finished, forget
+from da3po_cli.runtime.launch import prepare_environment
 from da3po_cli.runtime.models import local_model
 from da3po_cli.runtime.nodes import outer_launcher
 
@@ -117,7 +119,7 @@ def _any_data(config: Config) -> Config:
 def make_job(
     target: Target, benches: list[Benchmark], asked: Asked, overrides: list[str], bench_dir: Path | None
 ) -> Job:
-    """The evaluation of one model, nothing left open."""
+    """The evaluation of one model, nothing left open. It loads the tokenizer, and reads all weights."""
     config, checkpoint = target.config, target.checkpoint
     asked = _with_overrides(asked, config, overrides)
     tasks = []
@@ -135,11 +137,12 @@ def make_job(
     engine = {
         "dtype": config.model.dtype,
         "quantization": config.rollout.quantization,
-        "stop_tokens": config.data.stop_tokens,
+        "deadline_s": config.reward.deadline_s,
         "versions": versions(),
         "code": code_fingerprint(),
     }
-    return Job(model, tuple(tasks), engine)
+    prepare_environment(config)  # for torch, which comes with the tokenizer
+    return ask(model, tasks, engine, config.data.stop_tokens)
 
 
 def _with_overrides(asked: Asked, config: Config, overrides: list[str]) -> Asked:

@@ -1,4 +1,4 @@
-"""`da3po eval` as a user meets it, up to where an engine would start. No test here imports torch."""
+"""`da3po eval` as a user meets it, up to where an engine would start."""
 
 from __future__ import annotations
 
@@ -84,6 +84,31 @@ def test_wrong_commands_say_what_is_wrong(tmp_path, arguments, message):
     assert done.returncode == 2, done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["--bench", "aime2024"],
+        ["--bench", "arith", "--model", str(DEMO), "--top-p", "2"],
+        ["--bench", "aime24", "--model", str(DEMO), "--bench-dir", "nowhere"],
+        ["compare", "a.json", "b.json"],
+    ],
+)
+def test_help_and_errors_do_not_wait_for_the_tokenizer(tmp_path, arguments):
+    script = (
+        "import sys; from da3po_cli import main; main.execute(['eval', *sys.argv[1:]]); "
+        "heavy = {'torch', 'transformers', 'vllm', 'megatron'} & set(sys.modules); assert not heavy, heavy"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY), "DA3PO_RUNS": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0 and done.stdout + done.stderr, done.stderr
 
 
 def test_without_data_and_network_the_error_says_what_to_do(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from da3po_cli.algos.types import Prompt
 from da3po_cli.config.schema import Config
 from da3po_cli.evals.problems import Problem, Problems
 from da3po_cli.evals.registry import Benchmark
@@ -22,7 +23,14 @@ def make_task(name: str = "toy", problems: int = 4, k: int = 2, **fields: Any) -
 
 
 def make_job(*tasks: Task, weights: str = "w", name: str = "model", **engine: Any) -> Job:
-    return Job(Model(name, "/model", weights), tasks, {"dtype": "float32", **engine})
+    prompts = tuple(tuple(make_prompt(task, problem) for problem in task.problems) for task in tasks)
+    return Job(Model(name, "/model", weights), tasks, {"dtype": "float32", **engine}, prompts, (2,))
+
+
+def make_prompt(task: Task, problem: Problem) -> Prompt:
+    """A token for each character, without any template."""
+    text = problem.messages[-1]["content"]
+    return Prompt(task.uid(problem), tuple(map(ord, text)), text, problem.answer, problem.source, problem.index)
 
 
 def records(task: Task, correct: Sequence[int]) -> list[dict[str, Any]]:
@@ -51,5 +59,5 @@ def result_of(correct: dict[str, Sequence[int]], k: int = 2, name: str = "model"
     """A result with the given numbers of right samples per problem and benchmark."""
     tasks = [make_task(bench, len(counts), k) for bench, counts in correct.items()]
     samples = [one for task, counts in zip(tasks, correct.values(), strict=True) for one in records(task, counts)]
-    ran = {"max_tokens": {task.name: task.sampling.max_tokens for task in tasks}, "notes": []}
-    return make_result(make_job(*tasks, name=name), samples, {"ran": ran})
+    job = make_job(*tasks, name=name)
+    return make_result(job, samples, {"ran": job.facts})

@@ -45,6 +45,16 @@ def test_names_are_taken_once_and_data_files_may_stand_among_them():
 
 
 @pytest.mark.parametrize(
+    "text", ["a/test.jsonl,b/test.jsonl", "a/test.jsonl,a/test.parquet", "math500,my/math500.jsonl"]
+)
+def test_two_benchmarks_of_one_name_are_refused(text):
+    """The later one took the place of the first one without a word."""
+    with pytest.raises(UsageError, match=r"two benchmarks are called '(test|math500)'"):
+        choose(text, load_registry())
+    assert len(choose("a/test.jsonl,a/test.jsonl", load_registry())) == 1
+
+
+@pytest.mark.parametrize(
     ("name", "guess"), [("aime2024", "aime24"), ("olympiadbench", "olympiad"), ("Minerva", "minerva")]
 )
 def test_an_unknown_name_gets_a_guess(name, guess):

@@ -75,6 +75,8 @@ def test_details_and_settings():
     assert line.startswith(
         "BIG, SMALL: temperature 1, top-p 1, at most 20480 tokens, template dapo, reward math, seed 1"
     )
+    result["ran"]["max_tokens"]["big"] = [2296, 3900]
+    assert "at most 2296 to 3900 tokens" in settings_lines([result])[0]
 
 
 def test_text_and_markdown():
@@ -124,3 +126,22 @@ def test_only_shared_problems_are_compared():
         compare(result_of({"big": [1]}), result_of({"other": [1]}), "avg")
     with pytest.raises(UsageError, match="pass@2 and pass@4"):
         compare(result_of({"big": [1]}), result_of({"big": [1]}, k=4), "pass")
+
+
+def with_ids(result, *ids):
+    for one, name in zip(result["benches"]["big"]["per_problem"], ids, strict=True):
+        one["id"] = name
+    return result
+
+
+def test_problems_with_the_same_text_are_paired_in_order():
+    a = with_ids(result_of({"big": [0, 1, 2, 0]}), "same", "same", "x", "y")
+    b = with_ids(result_of({"big": [1, 2, 2, 0]}, name="b"), "same", "same", "x", "y")
+    (found,) = compare(a, b, "avg")
+    assert (found.problems, found.a, found.b, found.difference.mean) == (4, 3 / 8, 5 / 8, 1 / 4)
+    # both differences of the twins are 1/2: with one of them paired twice the interval would be another one
+    assert found.difference.high - 1 / 4 == pytest.approx(3.182446 * 0.2886751 / 2, rel=1e-5)
+    # the surplus one of three has no partner
+    b = with_ids(result_of({"big": [1, 2, 1, 0]}, name="b"), "same", "same", "same", "y")
+    (found,) = compare(a, b, "avg")
+    assert (found.problems, found.a, found.b) == (3, (0 + 1 + 0) / 6, (1 + 2 + 0) / 6)

@@ -79,14 +79,18 @@ def test_the_fingerprint_sees_what_changes_the_numbers():
         *(
             make_job(replace(task, **change))
             for change in (
-                {"template": "boxed"},
-                {"thinking": True},
-                {"instruction": "none"},
                 {"reward": "dapo"},
+                {"by_source": "toy=arith"},
                 {"options": {"rel_tol": 0.01}},
                 {"data": "others"},
                 *({"sampling": replace(task.sampling, **one)} for one in ({"n": 3}, {"seed": 2}, {"top_p": 0.5})),
+                *({"sampling": replace(task.sampling, **one)} for one in ({"max_tokens": 9}, {"context": 30})),
             )
+        ),
+        replace(base, stop_token_ids=(2, 3)),
+        *(
+            replace(base, prompts=((replace(base.prompts[0][0], **change), *base.prompts[0][1:]),))
+            for change in ({"token_ids": (1,)}, {"uid": "other-0"}, {"answer": "7"}, {"source": "other"})
         ),
     ]
     assert len({job.fingerprint for job in [base, *others]}) == len(others) + 1
@@ -98,13 +102,10 @@ def test_and_not_what_does_not():
     assert make_job(task).fingerprint == make_job(same, name="renamed").fingerprint
 
 
-def test_a_template_file_counts_by_its_content(tmp_path):
-    file = tmp_path / "mine.jinja"
-    file.write_text("{{ problem }}")
-    task = replace(make_task(), template=str(file))
-    before = make_job(task).fingerprint
-    file.write_text("{{ problem }}!")
-    assert make_job(task).fingerprint != before
+def test_limits_that_the_context_sets_anyway_are_the_same():
+    task = make_task()
+    one, other = (replace(task, sampling=replace(task.sampling, max_tokens=size, context=100)) for size in (2000, 3000))
+    assert make_job(one).fingerprint == make_job(other).fingerprint
 
 
 def test_weights_are_told_apart(tmp_path):

@@ -20,6 +20,7 @@ from megatron_bridge.parallel import Parallel, initialize
 from megatron_bridge.sync import VllmSync
 
 EOS, MAX_TOKENS, MAX_PROMPT = 2, 24, 16
+CONTEXT = 12  # of prompts with 5 to 9 tokens and their responses, where that is less than MAX_TOKENS
 PROMPTS = [
     Prompt(uid=f"p{i}", token_ids=(1, *(3 + (5 * i + 3 * j) % 17 for j in range(4 + i % 5))), text="", answer="",
            source="test", index=i)
@@ -112,10 +113,18 @@ def one_rank(comm: Parallel, models: Path) -> dict[str, Any]:
     out["scores"] = {t: generator.score(sequences, t) for t in (1.0, 0.7)}
     out["random state"] = (state, torch.get_rng_state())
 
-    long = Prompt("long", tuple(range(3, 3 + MAX_PROMPT + 1)), "", "", "", 0)
+    narrow = Sampling(n=8, max_tokens=MAX_TOKENS, seed=5, context=CONTEXT)
+    out["narrow"] = generator.generate(PROMPTS, narrow)
+    asked = [(prompt, number, narrow) for prompt in PROMPTS for number in range(8)]
+    out["narrow, streamed"] = dict(pair for pairs in generator.stream(asked) for pair in pairs)
+    # longer than the prompts that the engine was built for, in the room of the responses
+    long = Prompt("long", tuple(3 + place % 17 for place in range(MAX_PROMPT + MAX_TOKENS - 3)), "", "", "", 0)
+    out["long"] = generator.generate([long], Sampling(n=8, max_tokens=3))
+    wide = MAX_PROMPT + MAX_TOKENS - max(map(len, PROBE)) + 1
     out["errors"] = {
         "prompt": raised(lambda: generator.generate([long], Sampling(n=1, max_tokens=4))),
-        "response": raised(lambda: generator.generate(PROMPTS, Sampling(n=1, max_tokens=MAX_TOKENS + 1))),
+        "response": raised(lambda: generator.generate(PROMPTS, Sampling(n=1, max_tokens=wide))),
+        "streamed": raised(lambda: list(generator.stream([(long, 0, Sampling(n=1, max_tokens=4))]))),
         "engines": raised(lambda: engine(models / "qwen3", comm, tensor=3)),
         "context": raised(lambda: engine(models / "qwen3", comm, max_tokens=4096)),
         "probe": raised(lambda: VllmSync(plain, generator, [[1]], max_gap=1.0)),

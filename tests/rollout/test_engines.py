@@ -139,6 +139,20 @@ def test_responses_end_at_the_stop_token_or_the_limit(one: dict[str, Any]) -> No
         assert response.text == "".join(LETTERS[token] for token in response.token_ids)
 
 
+def test_each_prompt_has_its_own_limit_and_keeps_its_samples(one: dict[str, Any]) -> None:
+    """A response is the beginning of the one that a wider context gives, and as long as its own prompt leaves room."""
+    streamed = one["narrow, streamed"]
+    for at, (narrow, wide) in enumerate(zip(one["narrow"], one["groups"], strict=True)):
+        limit = 12 - len(narrow.prompt.token_ids)
+        assert 3 <= limit <= 7
+        assert tokens_of([narrow]) == [tokens[:limit] for tokens in tokens_of([wide])]
+        assert any(response.finish_reason == "length" for response in narrow.responses)
+        assert [streamed[8 * at + number].token_ids for number in range(8)] == tokens_of([narrow])
+    (long,) = one["long"]
+    assert len(long.prompt.token_ids) == 37
+    assert all(1 <= len(response.token_ids) <= 3 for response in long.responses)
+
+
 def test_progress_counts_up_to_all_samples(one: dict[str, Any]) -> None:
     done = [step[0] for step in one["progress"]]
     assert done[-1] == 48 and all(left <= right for left, right in pairwise(done))
@@ -178,8 +192,9 @@ def test_samples_of_broken_weights_are_failed_not_wrong(one: dict[str, Any]) -> 
 @pytest.mark.parametrize(
     ("case", "kind", "words", "fix"),
     [
-        ("prompt", "UsageError", ["prompt long has 17 tokens", "16"], "data.max_prompt_tokens=17"),
-        ("response", "UsageError", ["25 tokens", "24"], "rollout.max_tokens=25"),
+        ("prompt", "UsageError", ["prompt long has 37 tokens and its responses up to 4", "for 40 together"], "to 41"),
+        ("response", "UsageError", ["prompt p4 has 9 tokens", "responses up to 32", "for 40 together"], "to 41"),
+        ("streamed", "UsageError", ["prompt long has 37 tokens and its responses up to 4"], "to 41"),
         ("engines", "UsageError", ["1 ranks", "engines of 3"], "rollout.tensor"),
         ("context", "EnvironmentProblem", ["vLLM can't start", "max_model_len"], "rollout.max_tokens"),
         ("probe", "UsageError", ["none of the 1 probe sequences"], "two tokens"),

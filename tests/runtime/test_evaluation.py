@@ -120,6 +120,23 @@ def wait_for_lines(root: Path, process: subprocess.Popen[str], count: int) -> in
     raise AssertionError("no samples came")
 
 
+def test_a_benchmark_has_the_same_samples_alone_and_beside_one_with_longer_prompts(tmp_path):
+    """A prompt of 480 of the model's 512 tokens leaves 32; the others have their 96 whatever it leaves."""
+    short, long = tmp_path / "short.jsonl", tmp_path / "long.jsonl"
+    chains = arithmetic_problems("validation", 8)
+    short.write_text("".join(json.dumps({"prompt": p.text, "answer": p.answer}) + "\n" for p in chains))
+    long.write_text(json.dumps({"prompt": "1+" * 239 + "1=", "answer": "240"}) + "\n")
+    how = (f"--model={DEMO}", "--template=none", "--k=2", f"--max-tokens={MAX_TOKENS}", "reward.name=arith")
+    alone, beside = evaluate(tmp_path, f"--bench={short}", *how), evaluate(tmp_path, f"--bench={short},{long}", *how)
+    of_short = [one for one in beside["samples"] if one["bench"] == "short"]
+    assert max(one["tokens"] for one in of_short) > 32
+    assert without_time(of_short) == without_time(alone["samples"])
+    assert beside["ran"]["max_tokens"] == {"short": [MAX_TOKENS, MAX_TOKENS], "long": [32, 32]}
+    assert alone["ran"]["context"] == max(len(p.text) for p in chains) + MAX_TOKENS
+    assert beside["ran"]["context"] == 480 + 32
+    assert all(one["tokens"] <= 32 for one in beside["samples"] if one["bench"] == "long")
+
+
 def transformers_responses(prompts: list[str], k: int, *, greedy: bool) -> list[list[tuple[str, str]]]:
     """(text, finish reason) of k responses to each prompt by the plain loop: all logits, pick a token, go on."""
     tokenizer: Any = AutoTokenizer.from_pretrained(DEMO)

@@ -1,0 +1,105 @@
+"""What held-out problems become for the engine: prompts, the longest response to each, and the tokens that end one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from da3po_cli.algos.types import Prompt
+from da3po_cli.data.formats import Message
+from da3po_cli.data.templates import encode, make_renderer, stop_token_ids, unknown_token_id
+from da3po_cli.data.wraps import BOXED_SUFFIX, bare_problem
+from da3po_cli.errors import UsageError
+from da3po_cli.evals.tasks import PLAIN_TEMPLATES, Job, Model, Task
+from da3po_cli.runtime import Sampling
+from da3po_cli.runtime.models import load_tokenizer
+
+
+def ask(model: Model, tasks: Sequence[Task], engine: dict[str, Any], stop_tokens: str | None) -> Job:
+    """The evaluation with the prompts that the model's tokenizer makes of the problems. Loading that takes seconds.
+
+    Args:
+        engine: see `Job`.
+        stop_tokens: data.stop_tokens.
+
+    Raises:
+        UsageError: no tokenizer, a template that does not fit, or a prompt that leaves no room for a response.
+    """
+    hf_dir = Path(model.path)
+    tokenizer, context = load_tokenizer(hf_dir), _positions(hf_dir)
+    tasks = tuple(replace(task, sampling=replace(task.sampling, context=context)) for task in tasks)
+    prompts = tuple(tuple(make_prompts(task, tokenizer)) for task in tasks)
+    hint = "leave that benchmark out, or choose a shorter --template"
+    found = [
+        limit_note(task.name, group, task.sampling, str(hf_dir), hint)
+        for task, group in zip(tasks, prompts, strict=True)
+    ]
+    unknown = unknown_token_id(tokenizer)
+    for task, group in zip(tasks, prompts, strict=True):
+        strange = sum(unknown in prompt.token_ids for prompt in group)
+        if unknown is not None and strange:
+            found.append(f"{task.name}: {strange} prompts have characters that the tokenizer does not know")
+    plain = [task.name for task in tasks if task.template in PLAIN_TEMPLATES and task.name != "arith"]
+    if plain and getattr(tokenizer, "chat_template", None):
+        found.append(f"{', '.join(plain)}: asked as plain text; --template chat uses the tokenizer's chat template")
+    stops = stop_token_ids(tokenizer, hf_dir, stop_tokens)
+    return Job(model, tasks, engine, prompts, stops, tuple(note for note in found if note))
+
+
+def _positions(hf_dir: Path) -> int | None:
+    config = json.loads((hf_dir / "config.json").read_text(encoding="utf-8"))
+    found = config.get("max_position_embeddings") or config.get("text_config", {}).get("max_position_embeddings")
+    return None if found is None else int(found)
+
+
+def make_prompts(task: Task, tokenizer: Any) -> list[Prompt]:
+    """The prompts of a benchmark, one per problem, none left out."""
+    render = make_renderer(task.template, tokenizer, task.thinking)
+    texts = [render(_instructed(problem.messages, task)) for problem in task.problems]
+    ids = encode(texts, tokenizer, from_chat=task.template == "chat")
+    return [
+        Prompt(task.uid(problem), tuple(tokens), text, problem.answer, problem.source, problem.index)
+        for problem, text, tokens in zip(task.problems, texts, ids, strict=True)
+    ]
+
+
+def _instructed(messages: Sequence[Message], task: Task) -> Sequence[Message]:
+    """With the instruction how to answer, where the template has none and the problem does not say it itself."""
+    *before, last = messages
+    if (
+        task.template in PLAIN_TEMPLATES
+        or task.instruction == "none"
+        or bare_problem(last["content"]) != last["content"]
+    ):
+        return messages
+    return [*before, {**last, "content": last["content"] + BOXED_SUFFIX}]
+
+
+def limit_note(name: str, prompts: Sequence[Prompt], sampling: Sampling, where: str, hint: str) -> str | None:
+    """What a reader must know where prompts leave less room in the context than sampling.max_tokens; else None.
+
+    Args:
+        name: of the benchmark.
+        where, hint: of the error.
+
+    Raises:
+        UsageError: a prompt leaves no room for a response.
+    """
+    longest = max(prompts, key=lambda prompt: len(prompt.token_ids))
+    if sampling.limit(longest) < 1:
+        raise UsageError(
+            f"{name}: prompt {longest.uid} has {len(longest.token_ids)} tokens and leaves no room for a response in a "
+            f"context of {sampling.context}",
+            where=where,
+            hint=hint,
+        )
+    short = [limit for prompt in prompts if (limit := sampling.limit(prompt)) < sampling.max_tokens]
+    if not short:
+        return None
+    return (
+        f"{name}: {len(short)} of {len(prompts)} prompts leave less than {sampling.max_tokens} tokens in a context of "
+        f"{sampling.context}; responses to them are cut at {min(short)} to {max(short)}"
+    )
