@@ -26,6 +26,10 @@ NO_ROUNDING = 2.0
 SURE = 0.01
 """Added to the mean square of the surprise, nats^2: a policy that is almost sure of each token says nothing of
 temperature."""
+EXPLAINED = 1 / 3
+"""A temperature explains a gap where it leaves no more than this part of it, or no more than the limit."""
+TEMPERATURES = 4.0
+"""The engine's may be so many times the trainer's, or that part; beyond it, weights that say nothing look like one."""
 FIT_PASSES = 10  # fixed, so that all ranks make the same collective calls
 
 
@@ -72,6 +76,12 @@ class Fit:
     best: float
     best_gap: float
 
+    def explains(self, limit: float) -> bool:
+        """Whether another temperature, further off than `limit` (relative), is what is wrong."""
+        ratio = self.best / self.own
+        apart = abs(1 / ratio - 1) > limit and 1 / TEMPERATURES <= ratio <= TEMPERATURES
+        return apart and self.best_gap <= max(limit, EXPLAINED * self.own_gap)
+
 
 def fit_temperature(engine: torch.Tensor, score: Callable[[float], torch.Tensor], temperature: float) -> Fit:
     """The temperature at which the trainer's log-probs of the sampled tokens come closest to the engine's.
@@ -107,7 +117,7 @@ def likely_cause(gap: Gap, limit: float, at_start: float, fit: Fit) -> tuple[str
         at_start: the mean gap over the probe at the first push, nats.
         fit: on a sample of the tokens.
     """
-    if abs(fit.own / fit.best - 1) > limit and fit.best_gap <= limit:
+    if fit.explains(limit):
         return (
             f"the engine's log-probs are those of temperature {fit.best:.4g}, the trainer's of {fit.own:g}: at the "
             f"former they differ by {fit.best_gap:.2g} nats",
