@@ -4,8 +4,8 @@
     OMP_NUM_THREADS=1 python -m torch.distributed.run --standalone --nproc-per-node 2 benchmarks/bench_sync.py \\
         --training 2
 
-`stream` walks the policy's weights (gathers over its ranks) and drops them, `load` is stream and hand-over to vLLM,
-`push` is load and probe. Variants take turns and each keeps its best time; the slowest rank counts.
+`stream` walks the policy's weights (gathers over its ranks) and drops them, `push` is stream and hand-over to vLLM,
+`probe` what follows the first push of a run. Variants take turns and each keeps its best time; the slowest rank counts.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def main() -> None:
     variants = {
         "copy": lambda: [tensor.clone() for tensor in weights.values()],
         "stream": lambda: deque(policy.iter_hf_weights(), maxlen=0),
-        "load": lambda: generator.load_weights(policy.iter_hf_weights()),
         "push": sync.push,
+        "probe": sync.probe_gap,
     }
-    report = sync.push()
+    report, gap = sync.push(), sync.probe_gap()
     best = dict.fromkeys(variants, float("inf"))
     for _ in range(args.repeats):
         for name, call in variants.items():
@@ -63,7 +63,7 @@ def main() -> None:
             call()
             best[name] = min(best[name], generator.largest([time.perf_counter() - start])[0])
     if comm.rank == 0:
-        print(f"{report.gigabytes * 1e3:.1f} MB in {len(weights)} tensors, log-prob gap {report.logprob_gap:.1e}")
+        print(f"{report.gigabytes * 1e3:.1f} MB in {len(weights)} tensors, log-prob gap {gap:.1e}")
         for name, seconds in best.items():
             print(f"{name:7s} {seconds * 1e3:8.2f} ms  {seconds / best['copy']:7.1f} x copy")
     comm.barrier()

@@ -43,7 +43,7 @@ from megatron_bridge.parallel import Parallel
 from megatron_bridge.weights import Exporter
 
 if TYPE_CHECKING:
-    from da3po_cli.runtime import LossFn
+    from da3po_cli.runtime import LossFn, SumsCheck
 
 # (log-probs, entropy, batch) -> (loss for backward, anything to keep of this micro-batch)
 _Objective = Callable[[Tensor, Tensor, MicroBatch], tuple[Tensor, Any]]
@@ -56,6 +56,7 @@ class _Work:
     packed: Packed
     batch: MicroBatch
     objective: _Objective
+    temperature: float
 
 
 class MegatronPolicy:
@@ -84,27 +85,29 @@ class MegatronPolicy:
         """(Hugging Face name, full tensor), one at a time, on every rank in step; see `Exporter.tensors`."""
         return self.exporter.tensors(include_tied_head)
 
-    def logprobs(self, batches: Sequence[MicroBatch], *, reference: bool = False) -> list[Tensor]:
+    def logprobs(
+        self, batches: Sequence[MicroBatch], *, reference: bool = False, temperature: float | None = None
+    ) -> list[Tensor]:
         """See `Policy.logprobs`. `reference=True` needs a policy built with `with_reference=True`."""
         if not batches:
             return []
         if not reference:
-            return self._logprobs(batches)
+            return self._logprobs(batches, temperature)
         if self._reference is None:
             raise RuntimeError("this policy keeps no reference weights: build it with with_reference=True")
         current = _copy_out(self.chunks)
         try:
             _copy_in(self.chunks, self._reference)
-            return self._logprobs(batches)
+            return self._logprobs(batches, temperature)
         finally:
             _copy_in(self.chunks, current)
 
-    def _logprobs(self, batches: Sequence[MicroBatch]) -> list[Tensor]:
+    def _logprobs(self, batches: Sequence[MicroBatch], temperature: float | None) -> list[Tensor]:
         def keep(logprobs: Tensor, entropy: Tensor, batch: MicroBatch) -> tuple[Tensor, Tensor]:
             return logprobs.new_zeros(()), logprobs
 
         with torch.no_grad():
-            kept = self._run([(batch, keep) for batch in batches], backward=False)
+            kept = self._run([(batch, keep) for batch in batches], backward=False, temperature=temperature)
         sizes = [batch.tokens.numel() for batch in batches]
         if self.parallel.pipeline_size > 1:
             flat = torch.empty(sum(sizes), dtype=torch.float32, device=self.parallel.device)
@@ -114,7 +117,7 @@ class MegatronPolicy:
             kept = [part.view(batch.tokens.shape) for part, batch in zip(flat.split(sizes), batches, strict=True)]
         return [torch.where(batch.mask, one.cpu(), 0.0) for one, batch in zip(kept, batches, strict=True)]
 
-    def update(self, batches: Sequence[MicroBatch], loss: LossFn) -> Update:
+    def update(self, batches: Sequence[MicroBatch], loss: LossFn, check: SumsCheck | None = None) -> Update:
         """See `Policy.update`. Data-parallel ranks may bring different numbers of micro-batches, also none.
 
         A log-prob of -inf can have a finite gradient, so the loss and its sums count as well as the gradient norm.
@@ -123,6 +126,8 @@ class MegatronPolicy:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
         value, sums = self.accumulate(batches, loss)
+        if check is not None:
+            check(sums)
         with self.parallel.megatron():
             norm, skipped = step(self.optimizer, sound=all(map(math.isfinite, (value, *sums.values()))))
         return Update(loss=value, grad_norm=norm, lr=self.schedule.lr, skipped=skipped, sums=sums)
@@ -183,13 +188,18 @@ class MegatronPolicy:
             checkpoint.load(directory, self.chunks, self.optimizer, self.schedule, self.parallel)
 
     def _run(
-        self, work: Sequence[tuple[MicroBatch, _Objective]], *, backward: bool, all_reduce: bool = False
+        self,
+        work: Sequence[tuple[MicroBatch, _Objective]],
+        *,
+        backward: bool,
+        all_reduce: bool = False,
+        temperature: float | None = None,
     ) -> list[Any]:
         """Megatron's schedule over the micro-batches; what their objectives kept (empty before the last stage)."""
         count, interleaved = len(work), len(self.chunks) > 1
         if interleaved:  # the interleaved schedule takes whole rounds of micro-batches over the pipeline
             work = [*work, *[(_blank(), _add_nothing)] * (-count % self.parallel.pipeline_size)]
-        ready = self._ready(work)
+        ready = self._ready(work, self.temperature if temperature is None else temperature)
         iterators = [iter(ready) for _ in self.chunks]
         with self.parallel.megatron():
             kept = get_forward_backward_func()(
@@ -204,14 +214,14 @@ class MegatronPolicy:
             )
         return kept[:count]
 
-    def _ready(self, work: Sequence[tuple[MicroBatch, _Objective]]) -> list[_Work]:
+    def _ready(self, work: Sequence[tuple[MicroBatch, _Objective]], temperature: float) -> list[_Work]:
         """Packed, on the device; in a pipeline all of one length, for stages do not tell each other what they send."""
         device, lengths_on = self.parallel.device, self.backend.lengths_on
         totals = [packed_length(batch, self._multiple) for batch, _ in work]
         if self.parallel.pipeline_size > 1:
             totals = [max(totals)] * len(totals)
         return [
-            _Work(pack(batch, total, device, lengths_on), _to(batch, device), objective)
+            _Work(pack(batch, total, device, lengths_on), _to(batch, device), objective, temperature)
             for (batch, objective), total in zip(work, totals, strict=True)
         ]
 
@@ -232,7 +242,7 @@ class MegatronPolicy:
         logprobs, entropy = token_logprobs(
             logits,
             one.packed.targets,
-            temperature=self.temperature,
+            temperature=one.temperature,
             vocab=self.arch.vocab,
             tensor_rank=self.parallel.tensor_rank,
             tensor_group=self.parallel.tensor_group,

@@ -70,7 +70,7 @@ class Trainer:
     def logprobs(self, batches: Sequence[MicroBatch], *, reference: bool = False) -> list[torch.Tensor]:
         return [torch.where(batch.mask, -self.weight, 0.0) for batch in batches]
 
-    def update(self, batches: Sequence[MicroBatch], loss_fn: Any) -> Update:
+    def update(self, batches: Sequence[MicroBatch], loss_fn: Any, check: Any = None) -> Update:
         loss, sums = 0.0, {}
         for batch, logp in zip(batches, self.logprobs(batches), strict=True):
             part, found = loss_fn(logp, torch.ones_like(logp), batch)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from da3po_cli.runtime import LossFn
 
 MAX_LOG_RATIO = 20.0  # exp(20) = 4.9e8 is still far from the float32 limit; verl clamps at the same value
+FAR = 1.0  # nats; two log-probs of a token that rounding alone hardly puts further apart
 
 
 def make_loss_fn(algo: AlgoConfig, denominators: Denominators, tis: bool) -> LossFn:
@@ -140,8 +141,8 @@ def finish_metrics(sums: Mapping[str, float]) -> dict[str, float]:
 
     clip_high and clip_low are the shares of tokens whose gradient the clip removes (A > 0 above, A < 0 below);
     kl is k3 of old -> new policy, ref_kl of the policy to the frozen one, rollout_kl of rollout engine -> trainer,
-    rollout_gap the mean |trainer - engine| in nats; tis and tis_capped the mean weight and the share above the cap,
-    from the raw ratio.
+    rollout_gap the mean |trainer - engine| in nats and rollout_far the share above `FAR`; tis and tis_capped the mean
+    weight and the share above the cap, from the raw ratio.
     """
     tokens = sums.get("tokens", 0.0)
     names = {key: f"train/{key.removesuffix('_sum')}" for key in sums if key.endswith("_sum")}
@@ -173,6 +174,10 @@ def _sums(
             "kl_sum": _total(k3(logp - old), mask),
             "rollout_kl_sum": _total(k3(old - rollout), mask),
             "rollout_gap_sum": _total((old - rollout).abs(), mask),
+            "rollout_far_sum": _total((old - rollout).abs() > FAR, mask),
+            # not logged: the least-squares slope of the difference over the surprise, see `runtime.agreement`
+            "rollout_tilt": _total((rollout - old) * (old + entropy), mask),
+            "surprise_square": _total((old + entropy).square(), mask),
         }
 
 

@@ -97,8 +97,9 @@ class RolloutConfig:
     quantization: Literal["fp8"] | None = None
     """Weights of the rollout engine in FP8, quantised at each sync; needs truncated importance sampling."""
     max_logprob_gap: float | None = None
-    """Largest |trainer - engine| log-prob on the probe batch, nats; above it the run stops. By default 0.05 in float32,
-    0.5 in bfloat16 and 1 with FP8. Above 0."""
+    """Largest mean |trainer - engine| log-prob over the response tokens of an update, nats, and largest relative
+    difference of their temperatures as the tokens show it; above it the run stops. By default 1e-4 in float32, 0.05 in
+    bfloat16 and 0.1 with FP8. Above 0."""
 
 
 @dataclass(frozen=True)

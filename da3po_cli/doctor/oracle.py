@@ -146,6 +146,7 @@ def token_losses(logp: Tensor, sample: Sample, algo: Mapping[str, Any], tis: boo
     count["kl"] += _k3(logp.detach().double() - sample.old.double()).sum().item()
     count["rollout_kl"] += _k3(gap).sum().item()
     count["rollout_gap"] += gap.abs().sum().item()
+    count["rollout_far"] += int((gap.abs() > 1).sum())
     count["tokens"] += size
     return loss
 
@@ -220,7 +221,8 @@ class Oracle:
         count: Counts = defaultdict(float)
         updates = [self._update(part, rate, tis, count) for part in parts * train["epochs"]]
         tokens = count.pop("tokens")
-        names = ["ratio", "kl", "clip_high", "clip_low", "dual_clip", "entropy", "logp", "rollout_kl", "rollout_gap"]
+        names = ["ratio", "kl", "clip_high", "clip_low", "dual_clip", "entropy", "logp", "rollout_kl"]
+        names += ["rollout_gap", "rollout_far"]
         names += ["ref_kl"] * (self.reference is not None) + ["tis", "tis_capped"] * tis
         trained = [weight for group in kept for _, (_, weight) in _valued(group, algo)]
         return {

@@ -54,7 +54,6 @@ SAMPLING_FIELDS = (
     "output_kind",
     "skip_clone",
     "prompt_logprobs",
-    "logprob_token_ids",
 )
 """Arguments of SamplingParams there."""
 ENGINE_METHODS = (

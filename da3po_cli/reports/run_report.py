@@ -81,13 +81,13 @@ def _facts(run: RunData) -> Table:
     tokens, generated = run.total("rollout/tokens"), run.total("sample/generated")
     seconds = run.total("timing/step")
     entropy = run.curve("train/entropy")
-    gap = [value for _, value in run.curve("sync/logprob_gap")]
+    gap = [value for _, value in run.curve("train/rollout_gap")]
     kept = f"{run.total('sample/kept') / generated:.3f}" if generated else "-"
     rows = [
         ("time in the loop", _clock(seconds)),
         ("response tokens generated", f"{tokens:,.0f}"),
         ("groups kept / generated", f"{run.total('sample/kept'):,.0f} / {generated:,.0f} = {kept}"),
-        ("largest log-prob gap, nats", f"{max(gap):.2g}" if gap else "-"),
+        ("largest mean log-prob gap of a step, nats", f"{max(gap):.2g}" if gap else "-"),
         ("entropy, first and last step, nats", f"{entropy[0][1]:.3f}, {entropy[-1][1]:.3f}" if entropy else "-"),
         ("optimizer steps skipped", f"{run.total('train/skipped'):.0f}"),
     ]
@@ -178,10 +178,10 @@ def _training_plots(run: RunData) -> list[Plot]:
         Plot("length", "Response length", "step", "tokens, mean", series(run, ("rollout/length", "generated"))),
         Plot(
             "logprob_gap",
-            "Trainer and engine, after each push",
+            "Trainer and engine",
             "step",
-            "largest log-prob gap, nats",
-            _above_zero(run.curve("sync/logprob_gap"), "gap"),
+            "mean log-prob gap of the sampled tokens, nats",
+            _above_zero(run.curve("train/rollout_gap"), "gap"),
             log_y=True,
             levels=[(limit, "limit: rollout.max_logprob_gap")],
         ),

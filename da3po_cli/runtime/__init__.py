@@ -5,7 +5,7 @@ Every rank runs the same loop in step; each call below is collective unless it s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     # (log-probs [B, S], entropy [B, S], batch) -> (loss, sums). The loss is already divided by the global denominators;
     # `sums` are scalars that may be added over micro-batches and data-parallel ranks.
     LossFn = Callable[[torch.Tensor, torch.Tensor, MicroBatch], tuple[torch.Tensor, dict[str, torch.Tensor]]]
+
+SumsCheck = Callable[[Mapping[str, float]], None]
+"""Looks at the sums of an update before the optimizer's step, and raises where that must not be taken."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,6 @@ class SyncReport:
 
     seconds: float
     gigabytes: float  # sent by this job, each weight counted once
-    logprob_gap: float  # max |trainer - engine| over the probe batch, nats
 
 
 @dataclass(frozen=True)
@@ -106,16 +108,18 @@ class PendingSave(Protocol):
 class Policy(Protocol):
     """The model under training."""
 
-    def logprobs(self, batches: Sequence[MicroBatch], *, reference: bool = False) -> list[torch.Tensor]:
-        """Log-probs of `targets` under the current (or the frozen initial) weights.
+    def logprobs(
+        self, batches: Sequence[MicroBatch], *, reference: bool = False, temperature: float | None = None
+    ) -> list[torch.Tensor]:
+        """Log-probs of `targets` under the current (or the frozen initial) weights, at the given or own temperature.
 
         `batches` are those of this data-parallel rank. Returns float32 [B, S] on the CPU, 0 where mask is False,
         one per batch, on every rank of the model-parallel group.
         """
         ...
 
-    def update(self, batches: Sequence[MicroBatch], loss: LossFn) -> Update:
-        """Forward, backward over this rank's micro-batches of one mini-batch, then one optimizer step."""
+    def update(self, batches: Sequence[MicroBatch], loss: LossFn, check: SumsCheck | None = None) -> Update:
+        """Forward, backward over this rank's micro-batches of one mini-batch, then `check`, then one optimizer step."""
         ...
 
     def advance_schedule(self) -> None:
@@ -154,9 +158,22 @@ class WeightSync(Protocol):
     """Resharding from the policy to the generator."""
 
     def push(self) -> SyncReport:
-        """Wake the generator, stream all weights into it, reset its prefix cache and score the probe batch on both.
+        """Wake the generator, stream all weights into it, reset its prefix cache; the first time score a probe on both.
 
         Raises:
-            errors.SyncError: the gap is above the configured limit.
+            errors.SyncError: trainer and engine disagree on the probe.
+        """
+        ...
+
+    def check(self, sums: Mapping[str, float], batches: Sequence[MicroBatch], where: str) -> None:
+        """Compare trainer and engine on the tokens that the engine sampled since the last push.
+
+        Args:
+            sums: of the loss function over an update, before its optimizer step; the same on every rank.
+            batches: this rank's part of it.
+            where: step and update, for the error.
+
+        Raises:
+            errors.SyncError: they disagree, with the likely cause. On every rank.
         """
         ...

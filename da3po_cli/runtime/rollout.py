@@ -222,35 +222,26 @@ class VllmGenerator:
         )
         return list(prompt.token_ids), params
 
-    def score(self, token_lists: Sequence[Sequence[int]], temperature: float = 1.0) -> list[list[float]]:
+    def score(self, token_lists: Sequence[Sequence[int]]) -> list[list[float]]:
         """Log-probs of the given tokens by this rank's engine: L - 1 values for L tokens, none for the first.
 
-        They are of softmax(logits / temperature). vLLM knows prompt log-probs for temperature 1 only, so another
-        temperature costs one request per token. Every rank of the engine calls it, and gets the result.
+        They are of temperature 1, the only one for which vLLM knows the log-probs of a prompt. Every rank of the engine
+        calls it, and gets the result.
         """
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        common: dict[str, Any] = {"max_tokens": 1, "detokenize": False, "output_kind": RequestOutputKind.FINAL_ONLY}
-        if temperature == 1.0:
-            params = SamplingParams(temperature=0.0, prompt_logprobs=0, **common)
-            outputs = self._run([(list(tokens), params) for tokens in token_lists])
-            return [
-                [entry[token].logprob for entry, token in zip(output.prompt_logprobs[1:], tokens[1:], strict=True)]
-                for output, tokens in zip(outputs, token_lists, strict=True)
-            ]
-        requests = [
-            (
-                list(tokens[:end]),
-                SamplingParams(temperature=temperature, logprob_token_ids=[tokens[end]], seed=0, **common),
-            )
-            for tokens in token_lists
-            for end in range(1, len(tokens))
-        ]
-        outputs = iter(self._run(requests))
+        params = SamplingParams(
+            temperature=0.0,
+            max_tokens=1,
+            prompt_logprobs=0,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        outputs = self._run([(list(tokens), params) for tokens in token_lists])
         return [
-            [next(outputs).outputs[0].logprobs[0][tokens[end]].logprob for end in range(1, len(tokens))]
-            for tokens in token_lists
+            [entry[token].logprob for entry, token in zip(output.prompt_logprobs[1:], tokens[1:], strict=True)]
+            for output, tokens in zip(outputs, token_lists, strict=True)
         ]
 
     def load_weights(self, weights: Iterator[tuple[str, torch.Tensor]]) -> None:

@@ -305,6 +305,7 @@ def test_tis_weight_is_truncated_and_has_no_gradient(gap, weight):
     assert metrics["train/tis"] == pytest.approx(weight)
     assert metrics["train/tis_capped"] == float(gap > math.log(2))
     assert metrics["train/rollout_gap"] == pytest.approx(abs(gap))
+    assert metrics["train/rollout_far"] == float(abs(gap) > 1)
     assert metrics["train/rollout_kl"] == pytest.approx(math.expm1(gap) - gap, abs=1e-12)
     assert run(config("dapo"), *one_token(1.0, 0.1, rollout_gap=gap))[0] == pytest.approx(-math.exp(0.1))
 
@@ -389,6 +390,8 @@ def test_metrics_are_means_per_token():
     assert metrics["train/clip_low"] == mean(a < 0 and r < 0.8 for a, r in zip(signs, ratios, strict=True))
     assert metrics["train/kl"] == mean(r - 1 - math.log(r) for r in ratios)
     assert metrics["train/rollout_kl"] == mean(r - 1 - math.log(r) for r in raw)
+    assert metrics["train/rollout_gap"] == mean(abs(math.log(r)) for r in raw)
+    assert metrics["train/rollout_far"] == mean(abs(math.log(r)) > 1 for r in raw)
     assert metrics["train/tis"] == mean(min(r, 2.0) for r in raw)
     assert metrics["train/tis_capped"] == mean(r > 2.0 for r in raw)
     entropies = -(now.exp() * now).sum(-1)

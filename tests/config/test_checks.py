@@ -308,10 +308,10 @@ def test_tensor_ranks_may_share_a_key_value_head(model: Path, tensor: int) -> No
 @pytest.mark.parametrize(
     ("overrides", "limit"),
     [
-        (["model.dtype=float32"], 0.05),
-        (["model.dtype=bfloat16"], 0.5),
-        (["model.dtype=bfloat16", "rollout.quantization=fp8"], 1.0),
-        (["model.dtype=bfloat16", "fp8.format=hybrid"], 1.0),
+        (["model.dtype=float32"], 1e-4),
+        (["model.dtype=bfloat16"], 0.05),
+        (["model.dtype=bfloat16", "rollout.quantization=fp8"], 0.1),
+        (["model.dtype=bfloat16", "fp8.format=hybrid"], 0.1),
         (["model.dtype=bfloat16", "rollout.max_logprob_gap=0.2"], 0.2),
     ],
 )

@@ -110,7 +110,7 @@ LAYOUTS = {
     "pipeline 2": (["parallel.pipeline=2"], None),
     "data 2, an engine over both": (["parallel.data=2", "rollout.tensor=2"], None),
     "bfloat16": (
-        ["parallel.data=1", "model.dtype=bfloat16", "rollout.max_logprob_gap=0.5"],
+        ["parallel.data=1", "model.dtype=bfloat16"],
         Tolerance(relative=2e-2, absolute=5e-4, moved=0.2),
     ),
 }

@@ -64,7 +64,7 @@ def make_run(
                     "adv/mass_wrong": 0.4,
                     "rollout/tokens": tokens,
                     "rollout/length": 30.0,
-                    "sync/logprob_gap": 1e-5,
+                    "train/rollout_gap": 1e-5,
                 }
             if step in scores:
                 record |= {f"val/{bench}/avg@{k}": scores[step][0], f"val/{bench}/pass@{k}": scores[step][1]}

@@ -126,7 +126,7 @@ def test_numbers_that_are_missing_or_nothing_leave_the_plot(tmp_path: Path) -> N
     run = make_run(tmp_path / "r", SCORES)
     records = [json.loads(line) for line in run.metrics_file.read_text().splitlines()]
     del records[3]["timing/sync"]
-    records[5]["sync/logprob_gap"] = 0.0
+    records[5]["train/rollout_gap"] = 0.0
     run.metrics_file.write_text("".join(json.dumps(record) + "\n" for record in records))
     plots = {plot.slug: plot for plot in run_document(RunData(run)).plots}
     assert 5 not in plots["logprob_gap"].series[0].xs and len(plots["logprob_gap"].series[0].xs) == 9

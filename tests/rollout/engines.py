@@ -11,7 +11,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from da3po_cli.algos.types import MicroBatch, Prompt
+from da3po_cli.algos.batching import collate, denominators
+from da3po_cli.algos.losses import policy_loss
+from da3po_cli.algos.table import ALGORITHMS
+from da3po_cli.algos.types import Group, MicroBatch, Prompt, Trajectory
 from da3po_cli.config.schema import RolloutConfig, TrainConfig
 from da3po_cli.errors import Da3poError
 from da3po_cli.runtime import Sampling
@@ -43,13 +46,16 @@ class Plain:
         if self.model.config.tie_word_embeddings:
             yield "lm_head.weight", self.model.lm_head.weight
 
-    def logprobs(self, batches: Sequence[MicroBatch]) -> list[torch.Tensor]:
-        out = []
-        for batch in batches:
-            with torch.no_grad():
-                table = (self.model(batch.tokens).logits / self.temperature).log_softmax(-1)
-            out.append(torch.where(batch.mask, table.gather(-1, batch.targets[..., None])[..., 0], 0.0))
-        return out
+    def table(self, batch: MicroBatch, temperature: float | None = None) -> torch.Tensor:
+        """Log-probs of all tokens at all positions, [B, S, V]."""
+        with torch.no_grad():
+            return (self.model(batch.tokens).logits / (temperature or self.temperature)).log_softmax(-1)
+
+    def logprobs(self, batches: Sequence[MicroBatch], *, temperature: float | None = None) -> list[torch.Tensor]:
+        return [
+            torch.where(one.mask, self.table(one, temperature).gather(-1, one.targets[..., None])[..., 0], 0.0)
+            for one in batches
+        ]
 
 
 ENGINES: list[VllmGenerator] = []  # an engine that is collected takes vLLM's process groups down for all
@@ -78,6 +84,36 @@ def raised(call: Any) -> tuple[str, str, str | None]:
     raise AssertionError("no error")
 
 
+def verdict(sync: VllmSync, trainer: Plain, groups: Sequence[Group]) -> tuple[str, str, str | None] | None:
+    """What the check of an update on these rollouts says: nothing, or (class, message, hint) of its error."""
+    trajectories = [
+        Trajectory(group.prompt.token_ids, one.token_ids, one.logprobs, 0.0)
+        for group in groups
+        for one in group.responses
+    ]
+    batch = collate(trajectories, range(len(trajectories)))
+    table = trainer.table(batch)
+    (logp,) = trainer.logprobs([batch])
+    entropy = -(table.exp() * table).sum(-1)
+    counts = denominators(trajectories, MAX_TOKENS)
+    _, sums = policy_loss(logp, batch, ALGORITHMS["dapo"].defaults, counts, tis=False, entropy=entropy)
+    try:
+        sync.check({name: value.item() for name, value in sums.items()}, [batch], "step 1, update 1")
+    except Da3poError as error:
+        return type(error).__name__, error.message, error.hint
+    return None
+
+
+def swapped(trainer: Plain) -> Plain:
+    """The same with the MLPs of its two layers exchanged: every tensor has arrived, and under a wrong name."""
+    one, two = (layer.mlp.down_proj.weight for layer in trainer.model.model.layers)
+    with torch.no_grad():
+        kept = one.clone()
+        one.copy_(two)
+        two.copy_(kept)
+    return trainer
+
+
 def scale(parameters: Any, seed: int) -> None:
     """Change every weight by a few percent."""
     torch.manual_seed(seed)
@@ -98,6 +134,7 @@ def one_rank(comm: Parallel, models: Path) -> dict[str, Any]:
     plain = Plain(models / "qwen3")
     sync = VllmSync(plain, generator, PROBE, max_gap=1e-4)
     out["reports"] = [sync.push()]
+    out["gaps"] = [sync.probe_gap()]
     out["groups"] = generator.generate(PROMPTS, Sampling(n=8, max_tokens=MAX_TOKENS, seed=5))
     out["again"] = generator.generate(PROMPTS, Sampling(n=8, max_tokens=MAX_TOKENS, seed=5))
     out["alone"] = generator.generate(PROMPTS[4:5], Sampling(n=8, max_tokens=MAX_TOKENS, seed=5))
@@ -110,7 +147,15 @@ def one_rank(comm: Parallel, models: Path) -> dict[str, Any]:
     out["first tokens"] = generator.generate(PROMPTS[:1], Sampling(n=2048, max_tokens=1, temperature=0.7))
     out["greedy"] = generator.generate(PROMPTS, Sampling(n=1, max_tokens=MAX_TOKENS, temperature=0.0))
     sequences = [list(group.prompt.token_ids) + group.responses[0].token_ids for group in out["groups"]]
-    out["scores"] = {t: generator.score(sequences, t) for t in (1.0, 0.7)}
+    out["scores"] = generator.score(sequences)
+    cool = Plain(models / "qwen3", temperature=0.7)
+    out["verdicts"] = {
+        "sound": verdict(sync, plain, out["groups"]),
+        "sound at 0.7": verdict(_pushed(cool, generator), cool, out["cool"]),
+        "sampled at 0.7, scored at 1": verdict(sync, plain, out["cool"]),
+        "sampled at 1, scored at 0.7": verdict(_pushed(cool, generator), cool, out["groups"]),
+        "swapped": verdict(_pushed(other := Plain(models / "qwen3"), generator), swapped(other), out["groups"]),
+    }
     out["random state"] = (state, torch.get_rng_state())
 
     narrow = Sampling(n=8, max_tokens=MAX_TOKENS, seed=5, context=CONTEXT)
@@ -129,24 +174,35 @@ def one_rank(comm: Parallel, models: Path) -> dict[str, Any]:
         "context": raised(lambda: engine(models / "qwen3", comm, max_tokens=4096)),
         "probe": raised(lambda: VllmSync(plain, generator, [[1]], max_gap=1.0)),
         # a trainer whose weights are not those it sends
-        "gap": raised(VllmSync(_Liar(models / "qwen3"), generator, PROBE, max_gap=0.05).push),
+        "gap": raised(VllmSync(_Liar(models / "qwen3"), generator, PROBE, max_gap=0.005).push),
     }
     scale(plain.model.parameters(), seed=1)
     plain.temperature = 0.7
+    out["verdicts"]["stale"] = verdict(sync, plain, out["cool"])
     out["reports"].append(sync.push())
+    out["gaps"].append(sync.probe_gap())
     out["changed"] = generator.generate(PROMPTS, Sampling(n=8, max_tokens=MAX_TOKENS, temperature=0.7, seed=5))
     out["changed weights"] = {name: weight.clone() for name, weight in plain.model.state_dict().items()}
     with torch.no_grad():
         plain.model.model.norm.weight.fill_(float("nan"))
-    out["errors"]["nan"] = raised(sync.push)
+    out["errors"]["nan"] = raised(VllmSync(plain, generator, PROBE, max_gap=1e-4).push)
     out["nan"] = generator.generate(PROMPTS[:1], Sampling(n=2, max_tokens=4))
     for name in ("qwen3-tied", "qwen2-tied", "llama"):
         other = Plain(models / name, temperature=0.7 if name == "llama" else 1.0)
         target = VllmSync(other, engine(models / name, comm), PROBE, max_gap=1e-4)
-        before = target.push()
+        target.push()
+        before = target.probe_gap()
         scale(other.model.parameters(), seed=2)
-        out[name] = [before, target.push(), sum(param.nbytes for param in other.model.parameters())]
+        report = target.push()
+        out[name] = [before, target.probe_gap(), report, sum(param.nbytes for param in other.model.parameters())]
     return out
+
+
+def _pushed(trainer: Plain, generator: VllmGenerator) -> VllmSync:
+    """A sync whose probe found what rounding is."""
+    sync = VllmSync(trainer, generator, PROBE, max_gap=1e-4)
+    sync.push()
+    return sync
 
 
 class _Liar(Plain):
@@ -169,16 +225,18 @@ def two_ranks(models: Path, training: int, rollout: int) -> dict[str, Any]:
         )
         generator = engine(models / name, comm, tensor=rollout)
         sync = VllmSync(policy, generator, PROBE, max_gap=1e-4)
-        reports = [sync.push()]
+        sync.push()
+        gaps = [sync.probe_gap()]
         groups = generator.generate(PROMPTS, Sampling(n=8, max_tokens=MAX_TOKENS, seed=5))
         odd = generator.generate(PROMPTS[:1], Sampling(n=1, max_tokens=MAX_TOKENS, seed=5))
         scale(policy.chunks[0].parameters(), seed=1)
-        reports.append(sync.push())
+        sync.push()
+        gaps.append(sync.probe_gap())
         changed = generator.generate(PROMPTS, Sampling(n=8, max_tokens=MAX_TOKENS, seed=5))
         weights = {key: tensor.clone() for key, tensor in policy.iter_hf_weights()}
-        seen = comm.gather([reports, groups, odd, changed])
+        seen = comm.gather([gaps, groups, odd, changed])
         assert all(one == seen[0] for one in seen), f"{name}: ranks differ"
-        out[name] = dict(reports=reports, groups=groups, odd=odd, changed=changed, weights=weights)
+        out[name] = dict(gaps=gaps, groups=groups, odd=odd, changed=changed, weights=weights)
     return out
 
 
