@@ -46,6 +46,8 @@ def drop_reason(group: Group, algo: Mapping[str, Any]) -> str | None:
 def reward(response: Mapping[str, Any], settings: Settings) -> float:
     """Right or wrong, and DAPO's soft overlong punishment (eq. 13) of the generated length."""
     cache, longest = settings["algo"]["overlong_cache"], settings["rollout"]["max_tokens"]
+    if cache is None:  # a share of the longest response, whole tokens
+        cache = math.floor(settings["algo"]["overlong_share"] * longest)
     value = settings["reward"]["correct"] if response["verdict"] == "correct" else settings["reward"]["wrong"]
     beyond = len(response["token_ids"]) - (longest - cache)
     if cache and beyond > 0:

@@ -48,6 +48,11 @@ ARMS: dict[str, tuple[str, list[str], Check]] = {
         ["algo.overlong_cache=60", "algo.overlong_factor=2"],
         lambda run: len(rewards(run)) > 4,
     ),
+    "overlong shaping by default": (
+        "dapo",
+        ["algo.overlong_cache=null", "rollout.max_tokens=60"],
+        lambda run: any(0 < value < 1 or -2 < value < -1 for value in rewards(run)),
+    ),
     "ragged last mini-batch": (
         "da3po",
         ["algo.on_exhausted=short", "algo.max_rounds=1", "rollout.group_size=2", "rollout.prompts=12"],
@@ -108,7 +113,16 @@ def test_a_step_after_a_resume(tmp_path: Path, kept_engine: None) -> None:
 LAYOUTS = {
     "tensor 2": (["parallel.tensor=2"], None),
     "pipeline 2": (["parallel.pipeline=2"], None),
-    "data 2, an engine over both": (["parallel.data=2", "rollout.tensor=2"], None),
+    "data 2 with 9 responses, an engine over both": (
+        [
+            "parallel.data=2",
+            "rollout.tensor=2",
+            "rollout.prompts=6",
+            "rollout.group_size=3",
+            "train.mini_batch_prompts=3",
+        ],
+        None,
+    ),
     "bfloat16": (
         ["parallel.data=1", "model.dtype=bfloat16"],
         Tolerance(relative=2e-2, absolute=5e-4, moved=0.2),

@@ -97,7 +97,7 @@ def test_resume_goes_on_exactly(root):
 
 LAYOUTS = {
     "tensor 2 x pipeline 2": ["parallel.tensor=2", "parallel.pipeline=2"],
-    "data 2": ["parallel.data=2"],
+    "data 3, over which the 16 responses of an update do not divide": ["parallel.data=3"],
 }
 
 
