@@ -12,10 +12,9 @@ class AlgoConfig:
 
     name: str = "da3po"
     """Entry of the table whose defaults the other keys of this section start from."""
-    advantage: Literal["group"] = "group"
-    """Group-relative outcome advantage, A = (r - mean) / (std ** std_power + 1e-6)."""
     std_power: float = 1.0
-    """1 divides by the group's standard deviation (GRPO), 0 does not divide at all (Dr. GRPO). At least 0."""
+    """The advantage is (reward - mean) / (std ** this + 1e-6) over the group: 1 divides by the standard deviation
+    (GRPO), 0 does not divide at all (Dr. GRPO). At least 0."""
     std_ddof: int = 1
     """Degrees of freedom taken off in that standard deviation: 1 (verl, TRL) or 0 (the population). 0 or 1."""
     daa_lambda: float = 1.0
@@ -47,8 +46,12 @@ class AlgoConfig:
     """At the cap: stop the run, train on the kept groups only, or fill up with filtered groups."""
     carry_surplus: bool = False
     """Keep surplus groups for the next step (slightly off-policy) instead of dropping them."""
-    overlong_cache: int = 0
-    """Soft overlong punishment over the last this many tokens of rollout.max_tokens; 0 is off. At least 0."""
+    overlong_cache: int | None = None
+    """Soft overlong punishment over the last this many tokens of rollout.max_tokens; 0 is off, null is the share of
+    overlong_share. At least 0."""
+    overlong_share: float = 0.0
+    """Share of rollout.max_tokens, rounded down to tokens, over which it is where overlong_cache is null; 0 is off.
+    In [0, 1)."""
     overlong_factor: float = 1.0
     """Factor of that punishment, which is -1 at full length. At least 0."""
     tis: Literal["auto", "on", "off"] = "auto"
@@ -70,7 +73,13 @@ class Entry:
 
 
 _DAPO = AlgoConfig(
-    name="dapo", clip_low=0.2, clip_high=0.28, dual_clip=10.0, aggregate="token-mean", dynamic_sampling=True
+    name="dapo",
+    clip_low=0.2,
+    clip_high=0.28,
+    dual_clip=10.0,
+    aggregate="token-mean",
+    dynamic_sampling=True,
+    overlong_share=0.2,  # 4,096 of 20,480 tokens
 )
 
 ALGORITHMS: dict[str, Entry] = {

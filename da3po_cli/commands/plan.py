@@ -189,6 +189,7 @@ def _layout(found: Estimate) -> str:
 
 
 def _layout_rows(found: Estimate, own: Estimate | None) -> list[tuple[str, str]]:
+    from da3po_cli.config.plan import overlong_text
     from da3po_cli.planning.estimate import GIB
 
     where, config, batch, gpus = found.where, found.config, found.batch, found.machine.gpus
@@ -205,8 +206,9 @@ def _layout_rows(found: Estimate, own: Estimate | None) -> list[tuple[str, str]]
         (
             "updates",
             f"{batch.updates} per step, each {config.train.mini_batch_prompts} x {config.rollout.group_size} = "
-            f"{batch.mini_responses} responses, {batch.rank_responses} per data-parallel rank",
+            f"{batch.mini_responses} responses, {round(batch.mini_responses / where.data, 1):g} per data-parallel rank",
         ),
+        ("overlong", overlong_text(config)),
     ]
 
 
@@ -227,7 +229,7 @@ def _refusals(config: Config, machine: Machine, facts: ModelFacts, *, search: bo
     where = layout(config, devices=machine.gpus)
     own = [
         *parallel_rules(parallel, config.rollout, config.algo),
-        *layout_rules(where, config, machine.gpus, None),
+        *layout_rules(where, machine.gpus, None),
         *model_rules(facts, where, config),  # which `check` knows only of a model that is on this machine
     ]
     messages = {problem.message for problem in own}

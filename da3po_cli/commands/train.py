@@ -75,9 +75,7 @@ def train(
         ),
     ] = None,
     steps: Annotated[int | None, typer.Option("--steps", metavar="N", help="Training steps.")] = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", metavar="N", help="Seed of data order, sampling and initialisation.")
-    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="Seed of data order and sampling.")] = None,
     resume: Annotated[
         str | None,
         typer.Option(
@@ -143,7 +141,7 @@ def train(
 def plan_rows(job: Job) -> list[tuple[str, str]]:
     """What a run would do, as label and text."""
     from da3po_cli.config.models import model_facts
-    from da3po_cli.config.plan import layout, updates_per_step
+    from da3po_cli.config.plan import layout, overlong_text, updates_per_step
     from da3po_cli.runtime.launch import AGAIN
 
     config, where = job.config, layout(job.config)
@@ -178,8 +176,9 @@ def plan_rows(job: Job) -> list[tuple[str, str]]:
         (
             "updates",
             f"{updates} per step, each {train_.mini_batch_prompts} x {rollout.group_size} = {mini} responses, "
-            f"{mini // where.data} per data-parallel rank",
+            f"{round(mini / where.data, 1):g} per data-parallel rank",
         ),
+        ("overlong", overlong_text(config)),
         ("total", f"{config.run.steps} steps, {config.run.steps * updates} updates, seed {config.run.seed}"),
     ]
 

@@ -74,7 +74,7 @@ def check(
     if min(sizes) < 1:
         return problems  # reported by _positive; no layout follows from it
     where = layout(config, devices=devices, world=world)
-    problems += layout_rules(where, config, devices, world)
+    problems += layout_rules(where, devices, world)
     if facts is not None:
         problems += model_rules(facts, where, config)
     return problems
@@ -186,6 +186,14 @@ def _algorithm(algo: AlgoConfig, rollout: RolloutConfig) -> Iterator[UsageError]
 def _overlong(algo: AlgoConfig, rollout: RolloutConfig) -> Iterator[UsageError]:
     if algo.overlong_factor < 0:
         yield problem(f"algo.overlong_factor={algo.overlong_factor} rewards length", "algo.overlong_factor", "1.0")
+    if not 0 <= algo.overlong_share < 1:
+        yield problem(
+            f"algo.overlong_share={algo.overlong_share} is not in [0, 1)",
+            "algo.overlong_share",
+            "algo.overlong_share=0.2 (as in DAPO), or 0 for off",
+        )
+    if algo.overlong_cache is None:
+        return
     if algo.overlong_cache < 0:
         yield problem(f"algo.overlong_cache={algo.overlong_cache} is negative", "algo.overlong_cache", "0 is off")
     elif algo.overlong_cache >= rollout.max_tokens > 0:

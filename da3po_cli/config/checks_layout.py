@@ -19,7 +19,7 @@ def problem(message: str, key: str, fix: str) -> UsageError:
     return UsageError(message, where=key, hint=fix)
 
 
-def layout_rules(where: Layout, config: Config, devices: int, world: int | None) -> Iterator[UsageError]:
+def layout_rules(where: Layout, devices: int, world: int | None) -> Iterator[UsageError]:
     product = f"tensor {where.tensor} x pipeline {where.pipeline} x data {where.data} = {where.world} ranks"
     model = where.tensor * where.pipeline
     if world is not None and where.world != world:
@@ -36,14 +36,6 @@ def layout_rules(where: Layout, config: Config, devices: int, world: int | None)
             f"rollout.tensor={where.rollout_tensor} does not divide the {where.world} ranks",
             "rollout.tensor",
             f"rollout.tensor= one of {', '.join(map(str, divisors))}",
-        )
-    sequences = config.train.mini_batch_prompts * config.rollout.group_size
-    if sequences > 0 and sequences % where.data:
-        yield problem(
-            f"a mini batch of {config.train.mini_batch_prompts} x {config.rollout.group_size} = {sequences} responses "
-            f"does not split over {where.data} data-parallel ranks",
-            "train.mini_batch_prompts",
-            f"train.mini_batch_prompts= a multiple of {where.data}, or another parallel.data",
         )
 
 
@@ -92,12 +84,16 @@ def fp8_rules(
             )
     if fp8.bf16_layers < 0:
         yield problem(f"fp8.bf16_layers={fp8.bf16_layers} is negative", "fp8.bf16_layers", "fp8.bf16_layers=0 for none")
+    for what, on in (
+        ("FP8 training needs", fp8.format != "none"),
+        ("FP8 rollout weights need", quantization is not None),
+    ):
+        if on and dtype != "bfloat16":
+            yield problem(f"{what} model.dtype=bfloat16, not {dtype}", "model.dtype", "model.dtype=bfloat16")
     if fp8.format == "none":
         if fp8.param_gather:
             yield problem("fp8.param_gather=true without FP8 training", "fp8.param_gather", "fp8.format=hybrid")
         return
-    if dtype != "bfloat16":
-        yield problem(f"FP8 training needs model.dtype=bfloat16, not {dtype}", "model.dtype", "model.dtype=bfloat16")
     if fp8.bf16_layers and fp8.recipe == "delayed":
         yield problem(
             f"fp8.bf16_layers={fp8.bf16_layers} does not go with the delayed recipe",

@@ -26,6 +26,10 @@ FLAGS = {
 """Keys that have a flag of their own."""
 
 
+RETIRED = {"algo.advantage": "it had one value, group, and chose nothing"}
+"""Keys of earlier versions, and why they are no more: passed over in the config.yaml of a run, else an error."""
+
+
 @cache
 def sections() -> dict[str, type]:
     """Section name -> dataclass."""
@@ -67,6 +71,9 @@ def nearest(key: str) -> str | None:
 
 def unknown_key(key: str, where: str, value: object) -> UsageError:
     """The error for a key that is not in the schema; tells a section from a misspelling."""
+    if key in RETIRED:
+        why = f"the config key {key!r} was removed: {RETIRED[key]}"
+        return UsageError(why, where=where, hint="leave it out")
     if key in sections():
         names = [name for name in key_types() if name.startswith(f"{key}.")]
         main = f"{key}.name" if f"{key}.name" in names else f"{key}.path" if f"{key}.path" in names else names[0]

@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from da3po_cli.algos.table import ALGORITHMS
-from da3po_cli.config.keys import ALIASES, FLAGS, convert, key_types, sections, unknown_key
+from da3po_cli.config.keys import ALIASES, FLAGS, RETIRED, convert, key_types, sections, unknown_key
 from da3po_cli.config.presets import find_config
 from da3po_cli.config.schema import Config
 from da3po_cli.errors import ConfigErrors, UsageError
@@ -186,11 +186,18 @@ def _file_settings(
         return []
     reader = _FileReader(path, problems)
     reader.read(root, "", None)
+    if _is_of_a_run(path):
+        reader.found = [setting for setting in reader.found if setting.key not in RETIRED]
     settings: list[Setting] = []
     for base in reader.defaults:
         settings += _file_settings(base, problems, f"{reader.path} defaults", path.parent, (*chain, path.resolve()))
     # An overlay is the more special part of its file, so it comes after the rest of it.
     return settings + [s for s in reader.found if not s.algorithm] + [s for s in reader.found if s.algorithm]
+
+
+def _is_of_a_run(path: Path) -> bool:
+    """Whether an earlier version of da3po, and no user, may have written the file: config.yaml of a run directory."""
+    return path.name == "config.yaml" and any((path.parent / name).exists() for name in ("run.json", "checkpoints"))
 
 
 def _shown(path: Path) -> Path:

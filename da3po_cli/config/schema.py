@@ -15,7 +15,7 @@ class RunConfig:
     steps: int = 100
     """Training steps: one rollout batch and its updates each. At least 1."""
     seed: int = 0
-    """Seed of the order of the prompts, of sampling and of initialisation. In [0, 4294967296)."""
+    """Seed of the order of the prompts and of sampling. In [0, 4294967296)."""
     tensorboard: bool = True
     """Write TensorBoard files beside metrics.jsonl."""
     wandb_project: str | None = None
@@ -38,7 +38,7 @@ class DataConfig:
     """Training prompts: .parquet, .jsonl or .json files, hub ids, or the generators `arith` (the demo's) and `sums`.
     Several are separated by commas; `FILE@[a:b]` takes a slice of rows, `FILE*3, OTHER*1` mixes them three to one."""
     validation: str | None = None
-    """Held-out prompts in the same forms, without weights; null turns validation off."""
+    """Held-out prompts in the same forms, without weights; null for none but validation.benches."""
     template: str = "chat"
     """How a problem becomes a prompt: `chat` (the tokenizer's chat template), `dapo` (DAPO's instruction), `boxed`,
     `none` (the bare text), or the path of a .jinja file."""
@@ -71,9 +71,10 @@ class RewardConfig:
     deadline_s: float = 3.0
     """CPU seconds per answer; past it the grading worker is replaced and the answer is unknown. Above 0."""
     workers: int | None = None
-    """Grading processes; null is one per core, at most 8. At least 1."""
+    """Grading processes of each reward in use; null is one per core, at most 8. At least 1."""
     max_unknown: float = 0.05
-    """Largest share of a step's answers that the grader may leave unknown; above it the run stops. In [0, 1]."""
+    """Largest share of the answers of a generation round that the grader may leave unknown; above it, and above four
+    answers, the run stops. In [0, 1]."""
 
 
 @dataclass(frozen=True)
@@ -89,13 +90,14 @@ class RolloutConfig:
     tensor: int = 1
     """Tensor-parallel size of a rollout engine; any divisor of the world size. At least 1."""
     gpu_memory: float = 0.85
-    """Share of the device memory that vLLM may use while the trainer sleeps. In (0, 1]."""
+    """Share of the device memory that vLLM may use, beside the trainer, whose memory stays. In (0, 1]."""
     kv_cache_gib: int = 1
-    """KV cache per engine on CPU, GiB. At least 1."""
+    """KV cache per rank of an engine on CPU, GiB. At least 1."""
     max_sequences: int = 256
     """Sequences that an engine decodes at a time. At least 1."""
     quantization: Literal["fp8"] | None = None
-    """Weights of the rollout engine in FP8, quantised at each sync; needs truncated importance sampling."""
+    """Weights of the rollout engine in FP8, quantised at each sync; needs bfloat16 and truncated importance
+    sampling."""
     max_logprob_gap: float | None = None
     """Largest |trainer - engine| log-prob on the probe batch, nats; above it the run stops. By default 0.05 in float32,
     0.5 in bfloat16 and 1 with FP8. Above 0."""

@@ -19,6 +19,7 @@ class Batch:
     Attributes:
         kept: expected share of the groups that dynamic sampling keeps; 1 without it.
         generated: prompts that are expected to be sampled for the step.
+        rank_responses: of an update on the fullest data-parallel rank, were all of like length.
         longest: tokens of the longest sequence, prompt and response.
         mean: tokens of a mean one.
         micro_batches: per update and data-parallel rank, at the mean length.
@@ -73,7 +74,7 @@ def batch_of(config: Config, data: int, measured: Measured | None = None) -> Bat
         if measured is not None and measured.kept is not None:
             kept, kept_source = measured.kept, f"measured in {measured.name}"
     mini = train.mini_batch_prompts * rollout.group_size
-    share = max(1, mini // data)
+    share = ceil(mini / data)
     budget = max(train.micro_batch_tokens, longest)  # a longer sequence travels alone
     count = max(1, ceil(share * mean / budget))
     return Batch(

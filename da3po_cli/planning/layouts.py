@@ -89,7 +89,7 @@ def _options(config: Config, gpus: int) -> Iterator[Config]:
 def _accepted(config: Config, facts: ModelFacts, gpus: int) -> bool:
     where = layout(config, devices=gpus)
     problems = [
-        *layout_rules(where, config, gpus, None),
+        *layout_rules(where, gpus, None),
         *model_rules(facts, where, config),
         *parallel_rules(config.parallel, config.rollout, config.algo),
     ]

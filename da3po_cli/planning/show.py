@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from da3po_cli.config.models import ModelFacts
+from da3po_cli.config.plan import overlong_cache
 from da3po_cli.planning.estimate import GIB, Estimate, Phase, largest_share
 from da3po_cli.planning.layouts import RULE, Candidate
 from da3po_cli.planning.shape import Shape
@@ -132,6 +133,7 @@ def values(found: Estimate) -> dict[str, Any]:
         "layout": asdict(found.where),
         "machine": asdict(found.machine),
         "batch": asdict(found.batch),
+        "overlong_cache": overlong_cache(found.config),
         "engine": asdict(found.engine),
         "memory": [
             {

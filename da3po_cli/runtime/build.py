@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from da3po_cli.algos.types import Prompt
-from da3po_cli.config.plan import logprob_gap_limit
+from da3po_cli.config.plan import logprob_gap_limit, overlong_cache
 from da3po_cli.config.schema import Config
 from da3po_cli.data.prompts import PromptStream, open_stream
 from da3po_cli.data.spec import spec_label
@@ -80,7 +80,7 @@ class Engine:
 
         shaping = Shaping(
             config.rollout.max_tokens,
-            config.algo.overlong_cache,
+            overlong_cache(config),
             config.algo.overlong_factor,
             correct=config.reward.correct,
             wrong=config.reward.wrong,

@@ -46,7 +46,7 @@ class Mapping:
 NUMBER, TEXT_OR_NULL = (int, float), (str, None)
 ERROR = {"kind": str, "message": str, "hint": TEXT_OR_NULL, "where": TEXT_OR_NULL}
 LAYOUT = dict.fromkeys(("world", "tensor", "pipeline", "data", "engines", "rollout_tensor"), int)
-ROWS = dict.fromkeys(("algorithm", "model", "data", "layout", "step", "length", "updates", "total"), str)
+ROWS = dict.fromkeys(("algorithm", "model", "data", "layout", "step", "length", "updates", "overlong", "total"), str)
 ALPHAS = dict.fromkeys(("p", "alpha_plus", "alpha_minus", "gamma", "keep"), NUMBER)
 THEORY = {
     "event": str,
@@ -64,7 +64,7 @@ ESTIMATE = {
     "memory": [
         {"stage": int, "phases": Mapping(Mapping(int)), "at_most": Mapping(int), "state": Mapping(int)},
     ],
-    **dict.fromkeys(("limit", "sync_bytes", "buffer_bytes", "checkpoint_bytes", "host_bytes"), int),
+    **dict.fromkeys(("overlong_cache", "limit", "sync_bytes", "buffer_bytes", "checkpoint_bytes", "host_bytes"), int),
 }
 FILE = {
     "name": str,

@@ -127,11 +127,12 @@ def test_a_layout_that_the_model_refuses_does_not_stop_the_search(capsys: pytest
     assert "parallel.tensor=3" not in out.splitlines()[-1]
 
 
-def test_the_gpus_need_not_suit_the_layout_of_the_config(capsys: pytest.CaptureFixture[str]) -> None:
-    """512 responses do not split over 6 data-parallel ranks, but over 2 or 1 of a pipeline."""
+def test_responses_need_not_divide_over_the_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    """512 do not divide over 6 or 3 data-parallel ranks. Of tensor 1 and 2, all 6 GPUs are data x pipeline x tensor."""
     found = event(capsys, "plan", "-c", "qwen3-4b", "--gpus", "6")
-    assert any("does not split over 6 data-parallel ranks" in message for message in found["refused"])
-    assert {one["layout"]["data"] for one in found["layouts"]} == {1, 2}
+    assert found["refused"] == []
+    assert {one["layout"]["data"] for one in found["layouts"]} == {1, 2, 3, 6}
+    assert "= 512 responses, 85.3 per data-parallel rank" in output(capsys, "plan", "-c", "qwen3-4b", "--gpus", "6")
 
 
 def test_problems_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

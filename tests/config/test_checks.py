@@ -82,6 +82,8 @@ def test_the_base_has_no_problem(model: Path) -> None:
         (["algo.dynamic_sampling=false", "algo.carry_surplus=true"], "algo.carry_surplus", "no surplus"),
         (["algo.overlong_cache=96"], "algo.overlong_cache", "not below rollout.max_tokens=96"),
         (["algo.overlong_cache=-1"], "algo.overlong_cache", "negative"),
+        (["algo.overlong_share=1"], "algo.overlong_share", "not in [0, 1)"),
+        (["algo.overlong_share=-0.1"], "algo.overlong_share", "not in [0, 1)"),
         (["algo.overlong_factor=-1"], "algo.overlong_factor", "rewards length"),
         (["train.lr=0"], "train.lr", "above 0"),
         (["train.grad_clip=0"], "train.grad_clip", "above 0"),
@@ -115,8 +117,8 @@ def test_the_base_has_no_problem(model: Path) -> None:
         (["fp8.format=e4m3", "fp8.recipe=delayed", "fp8.bf16_layers=1"], "fp8.recipe", "does not go with"),
         (["rollout.quantization=fp8"], "rollout.quantization", "this is a CPU"),
         (["rollout.quantization=fp8", "algo.tis=off"], "algo.tis", "does not correct for it"),
+        (["rollout.quantization=fp8", "model.dtype=float32"], "model.dtype", "FP8 rollout weights need"),
         (["rollout.tensor=2"], "rollout.tensor", "does not divide the 1 ranks"),
-        (["parallel.data=3"], "train.mini_batch_prompts", "16 x 8 = 128 responses"),
         (["rollout.max_tokens=200"], "rollout.max_tokens", "64 + rollout.max_tokens=200 is above the model's 256"),
         (["data.max_prompt_tokens=400"], "rollout.max_tokens", "above the model's 256"),
         (["data.train=''"], "data.train", "is not set"),
@@ -157,6 +159,13 @@ def test_the_first_fix_of_a_hint_removes_the_problem(model: Path, overrides: lis
     fix = re.search(r"([\w.]+)= ?(?:one of )?(\d+(?:,\d+)*|false|none)", problem.hint or "")
     assert fix, problem.hint
     assert check(configured(model, *overrides, f"{fix[1]}={fix[2]}")) == []
+
+
+@pytest.mark.parametrize("ranks", [3, 5, 48])
+def test_responses_need_not_divide_over_data_parallel_ranks(model: Path, ranks: int) -> None:
+    """2 prompts x 8 = 16 responses; of 48 ranks most get none. tests/runtime/test_train.py trains so."""
+    config = configured(model, "rollout.prompts=4", "train.mini_batch_prompts=2", f"parallel.data={ranks}")
+    assert check(config) == []
 
 
 def test_a_data_file_of_another_kind_is_refused(model: Path, tmp_path: Path) -> None:

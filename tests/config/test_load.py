@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from da3po_cli import main
 from da3po_cli.algos.table import ALGORITHMS
 from da3po_cli.config.load import Loaded, config_hash, diff, dump, flatten, from_dict, load_config
 from da3po_cli.config.schema import Config
 from da3po_cli.errors import ConfigErrors, UsageError
+from da3po_cli.runs import RunDir
 
 
 def load(files: list[str] | None = None, *overrides: str, **layers: dict[str, str]) -> Loaded:
@@ -217,3 +219,44 @@ def test_diff_and_hash() -> None:
     assert diff(old, old) == []
     assert config_hash(old) != config_hash(new)
     assert config_hash(old) == config_hash(load(None, "run.name=other").config)
+
+
+@pytest.fixture
+def retired_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The config.yaml of a run of an earlier version, with a key that is no more."""
+    monkeypatch.setenv("DA3PO_RUNS", str(tmp_path / "runs"))
+    run = RunDir(tmp_path / "runs/old")
+    text = dump(load(["demo"], "algo.name=dapo", "parallel.data=1").config)
+    assert "  name: dapo\n" in text
+    old = text.replace("  name: dapo\n", "  name: dapo\n  advantage: group\n").replace("  overlong_share: 0.2\n", "")
+    run.create(old, "hash", ["da3po", "train"])
+    (run.checkpoints / "step_1").mkdir(parents=True)
+    (run.checkpoints / "step_1/state.json").write_text('{"step": 1}')
+    return run.config_file
+
+
+def test_a_key_that_is_no_more_is_passed_over_in_the_config_of_a_run(retired_run: Path) -> None:
+    config = load([str(retired_run)]).config
+    assert config == load(["demo"], "algo.name=dapo", "parallel.data=1").config
+    (retired_run.parent / "run.json").unlink()  # a checkpoint that was copied without it
+    assert load([str(retired_run)]).config == config
+
+
+def test_a_run_with_a_key_that_is_no_more_goes_on(retired_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.execute(["train", "--name", "old", "--resume=latest", "--dry-run"]) == 0
+    assert "advantage" not in capsys.readouterr().err
+
+
+def test_a_key_that_is_no_more_is_said_to_be_removed(tmp_path: Path) -> None:
+    own = write(tmp_path / "config.yaml", "algo:\n  advantage: group\n")
+    for found in (
+        problems(files=[own]),
+        problems("algo.advantage=group"),
+        problems(env={"DA3PO_ALGO__ADVANTAGE": "x"}),
+    ):
+        (problem,) = found
+        assert (
+            problem.message == "the config key 'algo.advantage' was removed: it had one value, group, and chose nothing"
+        )
+        assert problem.hint == "leave it out"
+        assert problem.where

@@ -11,6 +11,7 @@ from da3po_cli.algos.table import ALGORITHMS
 from da3po_cli.config import presets
 from da3po_cli.config.checks import check
 from da3po_cli.config.load import load_config
+from da3po_cli.config.plan import overlong_cache
 from da3po_cli.errors import UsageError
 
 REPOSITORY = Path(__file__).parents[2]
@@ -40,11 +41,8 @@ def test_the_qwen3_presets_are_the_papers_run() -> None:
         assert (config.algo.name, config.algo.daa_lambda, config.algo.daa_tau) == ("da3po", 2.0, 0.5)
         assert (config.algo.clip_low, config.algo.clip_high, config.algo.dual_clip) == (0.2, 0.28, 10.0)
         assert (config.rollout.group_size, config.rollout.prompts, config.train.mini_batch_prompts) == (16, 512, 32)
-        assert (config.rollout.max_tokens, config.algo.overlong_cache) == (20480, 4096)
+        assert (config.rollout.max_tokens, overlong_cache(config)) == (20480, 4096)
         assert (config.train.lr, config.train.weight_decay, config.train.grad_clip) == (1e-6, 0.1, 1.0)
-        dapo = load_config([name], ["algo.name=dapo"], None, {}).config
-        assert dapo.algo.overlong_cache == 4096
-        assert load_config([name], ["algo.name=grpo"], None, {}).config.algo.overlong_cache == 0
 
 
 @pytest.mark.parametrize("name", presets.preset_names())

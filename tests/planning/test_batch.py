@@ -34,6 +34,13 @@ def test_the_step_of_the_paper() -> None:
     assert batch.generated == math.ceil(512 / batch.kept)
 
 
+def test_responses_that_do_not_divide_over_the_ranks() -> None:
+    """512 over 7 data-parallel ranks are 73.14: the fullest rank has 74, and of 600 ranks the fullest has 1."""
+    config = load_config(["qwen3-4b"], env={}).config
+    assert batch_of(config, 7).rank_responses == 74
+    assert batch_of(config, 600).rank_responses == 1
+
+
 def test_a_run_takes_the_place_of_assumptions() -> None:
     config = load_config(["qwen3-4b"], env={}).config
     batch = batch_of(config, 8, Measured("first", 0.5, 3000.0))
