@@ -21,6 +21,7 @@ from typing import Any
 
 from da3po_cli.config.paths import expanded
 from da3po_cli.config.load import diff
+from da3po_cli.config.plan import overlong_cache
 from da3po_cli.config.schema import Config
 from da3po_cli.errors import UsageError
 
@@ -38,6 +39,7 @@ _SURPLUS = {
     "rollout.temperature": "algo.carry_surplus=true: groups carried over were sampled at that temperature",
 }
 _PATHS = ("model.path", "data.train")
+_OVERLONG = ("algo.overlong_cache", "algo.overlong_share")  # two ways to say a number of tokens
 
 
 def refusals(before: Config, after: Config, *, replay: bool) -> Iterator[UsageError]:
@@ -59,10 +61,11 @@ def refusals(before: Config, after: Config, *, replay: bool) -> Iterator[UsageEr
 
 def changes(before: Config, after: Config) -> list[tuple[str, Any, Any]]:
     """(key, old value, new value) of every key that differs in what it means; the run's name does not count."""
+    same = {"run.name", *(_OVERLONG if overlong_cache(before) == overlong_cache(after) else ())}
     return [
         (key, old, new)
         for key, old, new in diff(before, after)
-        if key != "run.name" and not (key in _PATHS and _same_place(old, new))
+        if key not in same and not (key in _PATHS and _same_place(old, new))
     ]
 
 

@@ -1,6 +1,7 @@
 """`da3po train` as a user types it: real Megatron-Core, real vLLM, the shipped demo model, one rank and several."""
 
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import demo_runs
@@ -72,6 +73,14 @@ def test_metrics_of_a_step(root):
         assert sum(record[f"timing/{phase}"] for phase in PHASES) == pytest.approx(record["timing/step"], rel=0.02)
 
 
+def test_every_metric_that_a_run_writes_is_described(root):
+    page = (demo_runs.REPOSITORY / "docs/output.md").read_text()
+    written = {name for record in read_metrics(root / "first" / "metrics.jsonl") for name in record if name != "step"}
+    names = {re.sub("@2$", "@k", name.replace("val/arith/", "val/<bench>/")) for name in written}
+    assert len(names) > 40
+    assert sorted(name for name in names if f"| `{name}` |" not in page) == []
+
+
 def test_plain_output_is_one_line_per_step_on_stderr(root):
     assert (root / "first.out").read_text() == ""
     lines = (root / "first.err").read_text().splitlines()
@@ -93,6 +102,30 @@ def test_resume_goes_on_exactly(root):
     whole, halves = metrics(root / "dapo")[2], metrics(root / "halves")[-1]
     assert halves["step"] == 2
     assert halves == {name: value for name, value in whole.items() if not name.startswith("val/")}
+
+
+OWN = """
+model: {path: demo, dtype: float32}
+data: {train: arith, template: none, max_prompt_tokens: 64}
+reward: {name: arith}
+rollout: {prompts: 4, group_size: 8, max_tokens: 60, max_sequences: 32}
+train: {mini_batch_prompts: 4, micro_batch_tokens: 4096}
+algo: {on_exhausted: unfiltered, max_rounds: 1}
+run: {steps: 1}
+"""
+
+
+def test_dapo_shapes_rewards_by_length_under_a_config_of_ones_own(root, tmp_path):
+    """DAPO's eq. 13 over the last fifth, 12 of 60 tokens, as in its runs (4,096 of 20,480); no key asks for it."""
+    (tmp_path / "own.yaml").write_text(OWN)
+    da3po(root, "train", "-c", str(tmp_path / "own.yaml"), "--algo=dapo", "--name=own", *ONE_RANK)
+    lines = (root / "own/rollouts/step_1.jsonl").read_text().splitlines()
+    responses = [response for line in lines for response in json.loads(line)["responses"]]
+    lengths = [len(response["token_ids"]) for response in responses]
+    assert any(length <= 48 for length in lengths) and any(48 < length < 60 for length in lengths)
+    for response, length in zip(responses, lengths, strict=True):
+        outcome = 1 if response["acc"] else -1
+        assert response["reward"] == pytest.approx(outcome - max(0, length - 48) / 12)
 
 
 LAYOUTS = {
