@@ -78,20 +78,6 @@ def overlong_text(config: Config) -> str:
     return f"the reward falls over the last {tokens} of {config.rollout.max_tokens} response tokens, factor {factor:g}"
 
 
-def overlong_cache(config: Config) -> int:
-    """Tokens at the end of rollout.max_tokens over which the reward falls (DAPO eq. 13's L_cache); 0 is off."""
-    algo = config.algo
-    return int(algo.overlong_share * config.rollout.max_tokens) if algo.overlong_cache is None else algo.overlong_cache
-
-
-def overlong_text(config: Config) -> str:
-    """The same for a plan."""
-    tokens, factor = overlong_cache(config), config.algo.overlong_factor
-    if not tokens or not factor:
-        return "no shaping"
-    return f"the reward falls over the last {tokens} of {config.rollout.max_tokens} response tokens, factor {factor:g}"
-
-
 def updates_per_step(config: Config) -> int:
     """Optimizer steps per rollout step."""
     return config.rollout.prompts // config.train.mini_batch_prompts * config.train.epochs

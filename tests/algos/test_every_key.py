@@ -95,7 +95,7 @@ def loss(config: Config, groups: list[Group]) -> float:
     batch.old_logprobs = batch.rollout_logprobs.double() + 0.5 * torch.cos(steps) * batch.mask
     batch.ref_logprobs = batch.old_logprobs + 0.3 * batch.mask
     logp = batch.old_logprobs + 0.5 * torch.sin(3 * steps) * batch.mask
-    bound = make_loss_fn(config.algo, denominators(trajectories, LONGEST), use_tis(config))
+    bound = make_loss_fn(config.algo, denominators(trajectories, LONGEST), use_tis(config, stale=False))
     return float(bound(logp, torch.zeros_like(logp), batch)[0])
 
 

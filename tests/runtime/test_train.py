@@ -104,30 +104,6 @@ def test_resume_goes_on_exactly(root):
     assert halves == {name: value for name, value in whole.items() if not name.startswith("val/")}
 
 
-OWN = """
-model: {path: demo, dtype: float32}
-data: {train: arith, template: none, max_prompt_tokens: 64}
-reward: {name: arith}
-rollout: {prompts: 4, group_size: 8, max_tokens: 60, max_sequences: 32}
-train: {mini_batch_prompts: 4, micro_batch_tokens: 4096}
-algo: {on_exhausted: unfiltered, max_rounds: 1}
-run: {steps: 1}
-"""
-
-
-def test_dapo_shapes_rewards_by_length_under_a_config_of_ones_own(root, tmp_path):
-    """DAPO's eq. 13 over the last fifth, 12 of 60 tokens, as in its runs (4,096 of 20,480); no key asks for it."""
-    (tmp_path / "own.yaml").write_text(OWN)
-    da3po(root, "train", "-c", str(tmp_path / "own.yaml"), "--algo=dapo", "--name=own", *ONE_RANK)
-    lines = (root / "own/rollouts/step_1.jsonl").read_text().splitlines()
-    responses = [response for line in lines for response in json.loads(line)["responses"]]
-    lengths = [len(response["token_ids"]) for response in responses]
-    assert any(length <= 48 for length in lengths) and any(48 < length < 60 for length in lengths)
-    for response, length in zip(responses, lengths, strict=True):
-        outcome = 1 if response["acc"] else -1
-        assert response["reward"] == pytest.approx(outcome - max(0, length - 48) / 12)
-
-
 LAYOUTS = {
     "tensor 2 x pipeline 2": ["parallel.tensor=2", "parallel.pipeline=2"],
     "data 3, over which the 16 responses of an update do not divide": ["parallel.data=3"],
