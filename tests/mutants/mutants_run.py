@@ -14,6 +14,7 @@ import argparse
 import ast
 import importlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -27,7 +28,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mutants_table import MUTANTS, Mutant
+from mutant import Mutant
+from mutants_table import MUTANTS
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("da3po_cli", "megatron_bridge")
@@ -38,7 +40,7 @@ PRELOADED = (
     "transformers.models.auto.tokenization_auto", "megatron.core.dist_checkpointing", "megatron.core.models.gpt",
     "megatron.core.pipeline_parallel.schedules", "megatron.core.dist_checkpointing.strategies.torch",
 )  # fmt: skip
-LIMIT = 300.0  # seconds of one child: ten times what the slowest takes, for it may run beside other work
+LIMIT = 300.0  # seconds of one test: ten times what the slowest takes, for it may run beside other work
 PATIENCE = 10.0  # seconds in which a process that is told to end may clear up
 NO_PROGRAM = {"SyntaxError", "IndentationError", "NameError", "UnboundLocalError", "ImportError", "ModuleNotFoundError"}
 
@@ -60,6 +62,7 @@ class Outcome:
     code: int | None
     """pytest's exit code; negative: the number of the signal that ended it; None: it took too long."""
     seconds: float
+    cpu: float
     failures: dict[str, list[str]] = field(default_factory=dict)
     """Test -> type and first line of its error."""
     log: str = ""
@@ -111,7 +114,7 @@ def run(
 
     Args:
         jobs: children at a time.
-        limit: seconds of each.
+        limit: seconds of each test.
         copied: files and directories below `root` that a test needs.
         preloaded: modules that are imported once for all.
     """
@@ -166,7 +169,8 @@ def _killers_that_fail(children: _Children, mutants: Sequence[Mutant], say: Say)
             say(f"FAILED  {outcome.task.name} on the unchanged code (exit code {outcome.code})\n{outcome.log[-3000:]}")
             names = [*outcome.failures] or outcome.task.killers  # a killer without a [case] stands for all its cases
             bad |= {one for one in outcome.task.killers if any(name.startswith(one) for name in names)}
-    say(f"{sum(map(len, files.values()))} tests on the unchanged code, {time.monotonic() - begun:.0f} s: {len(bad)} fail")
+    count, seconds = sum(map(len, files.values())), time.monotonic() - begun
+    say(f"{count} tests on the unchanged code, {seconds:.0f} s: {len(bad)} fail")
     return bad
 
 
@@ -177,7 +181,7 @@ def _report(outcome: Outcome, say: Say) -> None:
         say(outcome.log[-3000:] if outcome.code != 0 else "")
         return
     kind, _ = next(iter(outcome.failures.values()))
-    say(f"killed  {name}: {killer} ({kind}, {outcome.seconds:.1f} s)")
+    say(f"killed  {name}: {killer} ({kind}, {outcome.seconds:.1f} s, CPU {outcome.cpu:.1f} s)")
 
 
 class _Children:
@@ -194,14 +198,17 @@ class _Children:
         while waiting or self._running:
             while waiting and len(self._running) < self._jobs:
                 self._start(waiting.popleft())
-            pid, status = os.waitpid(-1, os.WNOHANG)
+            pid, status, used = os.wait4(-1, os.WNOHANG)
             if pid in self._running:
-                yield self._ended(pid, os.waitstatus_to_exitcode(status))
-            for late in [pid for pid, (_, _, begun) in self._running.items() if time.monotonic() - begun > self._limit]:
+                yield self._ended(pid, os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime)
+            for late in [pid for pid, one in self._running.items() if self._late(*one)]:
                 _end_group(late)
                 yield self._ended(late, None)
             if pid == 0:
                 time.sleep(0.02)
+
+    def _late(self, task: Task, place: Path, begun: float) -> bool:
+        return time.monotonic() - begun > self._limit * len(task.killers)
 
     def end(self) -> None:
         """End those that are still running."""
@@ -225,7 +232,7 @@ class _Children:
             os.setpgid(pid, pid)
         self._running[pid] = (task, place, time.monotonic())
 
-    def _ended(self, pid: int, code: int | None) -> Outcome:
+    def _ended(self, pid: int, code: int | None, cpu: float = math.nan) -> Outcome:
         task, place, begun = self._running.pop(pid)
         with suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)  # what it may have left behind
@@ -233,7 +240,7 @@ class _Children:
         failures = json.loads(report.read_text()) if report.is_file() else {}
         text = log.read_text(errors="replace") if log.is_file() else ""
         shutil.rmtree(place, ignore_errors=True)
-        return Outcome(task, code, time.monotonic() - begun, failures, text)
+        return Outcome(task, code, time.monotonic() - begun, cpu, failures, text)
 
 
 def _mutate(tree: Path, mutant: Mutant) -> None:
@@ -307,12 +314,16 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=min(4, len(os.sched_getaffinity(0))))
     arguments = parser.parse_args()
     chosen = [
-        one for one in MUTANTS if not arguments.names or any(word in f"{one.name} {one.file}" for word in arguments.names)
+        one
+        for one in MUTANTS
+        if not arguments.names or any(word in f"{one.name} {one.file}" for word in arguments.names)
     ]
     if not chosen:
         parser.error(f"no mutant is called {' or '.join(arguments.names)}")
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # through `finally`
-    return int(run(ROOT, chosen, lambda text: sys.stdout.write(f"{text}\n") and sys.stdout.flush(), jobs=arguments.jobs) > 0)
+    return int(
+        run(ROOT, chosen, lambda text: sys.stdout.write(f"{text}\n") and sys.stdout.flush(), jobs=arguments.jobs) > 0
+    )
 
 
 if __name__ == "__main__":
