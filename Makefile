@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: setup train test test-long test-faults test-real test-latest lint lock clean
+.PHONY: setup train test test-mutants test-long test-faults test-real test-latest lint lock clean
 
 setup: $(STAMP)
 
@@ -21,6 +21,11 @@ train: setup
 
 test: setup
 	$(BIN)/python -m pytest $(ARGS)
+
+# Some hundred small mistakes in the training loop, each made alone in a copy and killed by the test that tests/mutants
+# names; 5 minutes on two cores. ARGS="losses 'never computed'" makes those with such words in their file or name.
+test-mutants: setup
+	$(BIN)/python tests/mutants/mutants_run.py $(ARGS)
 
 # what takes minutes and is left out of `make test`: whole ablations, four ranks on two nodes, ranks killed with the engine
 test-long: setup

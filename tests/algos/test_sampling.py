@@ -176,7 +176,7 @@ def test_at_the_cap(policy):
     while not sampler.full:
         uid = 10 * rounds
         sampler.add(
-            [group(uid, 0), group(uid + 1, 1 if rounds else SIZE), group(uid + 2, 0), group(uid + 3, 2, failed=1)]
+            [group(uid, 0), group(uid + 1, 2, failed=1), group(uid + 2, 0), group(uid + 3, 1 if rounds else SIZE)]
         )
         rounds += 1
     assert rounds == 2
@@ -193,7 +193,7 @@ def test_at_the_cap(policy):
         return
     batch = sampler.finish()
     # unfiltered fills up with unanimous groups, earliest first, never with failed ones
-    assert uids(batch.kept) == {"short": [11], "unfiltered": [0, 1, 2, 11]}[policy]
+    assert uids(batch.kept) == {"short": [13], "unfiltered": [0, 2, 3, 13]}[policy]
     assert all(item.drop_reason is None for item in batch.kept)
     assert all(item.drop_reason for item in batch.dropped)
     assert len(batch.kept) + len(batch.dropped) == len(batch.generated) == 8

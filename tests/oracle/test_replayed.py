@@ -18,6 +18,7 @@ ARMS = {
     "dr_grpo": ("dr_grpo", []),
     "population std": ("grpo", ["algo.std_ddof=0", "algo.std_power=0.5"]),
     "two epochs": ("da3po", ["train.epochs=2"]),
+    "a short last mini-batch": ("dapo", ["rollout.prompts=9", "train.mini_batch_prompts=3"]),
     "one mini-batch": ("da3po", ["train.mini_batch_prompts=8"]),
     "KL": ("grpo", ["algo.kl_coef=0.05"]),
     "TIS": ("da3po", ["algo.tis=on", "algo.tis_cap=1.2"]),

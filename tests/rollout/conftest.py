@@ -49,7 +49,7 @@ def make_model(directory: Path, family: str, tied: bool) -> None:
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        max_position_embeddings=128,
+        max_position_embeddings=512,
         tie_word_embeddings=tied,
         initializer_range=0.15,
         bos_token_id=1,

@@ -61,13 +61,18 @@ class Plain:
 ENGINES: list[VllmGenerator] = []  # an engine that is collected takes vLLM's process groups down for all
 
 
-def engine(directory: Path, comm: Parallel, **rollout: Any) -> VllmGenerator:
+# two thirds of it fill a block of the KV cache, 128 tokens on a CPU
+LONG = Prompt("long", (1, *(3 + (5 * j) % 17 for j in range(199))), text="", answer="", source="test", index=9)
+LONG_PROMPT = 256  # from here on prefixes are cached on a CPU
+
+
+def engine(directory: Path, comm: Parallel, max_prompt: int = MAX_PROMPT, **rollout: Any) -> VllmGenerator:
     one = VllmGenerator(
         directory,
         rollout=RolloutConfig(**{"max_tokens": MAX_TOKENS, "max_sequences": 16, **rollout}),
         dtype="float32",
         seed=0,
-        max_prompt_tokens=MAX_PROMPT,
+        max_prompt_tokens=max_prompt,
         stop_token_ids=[EOS],
         comm=comm,
     )
@@ -195,6 +200,19 @@ def one_rank(comm: Parallel, models: Path) -> dict[str, Any]:
         scale(other.model.parameters(), seed=2)
         report = target.push()
         out[name] = [before, target.probe_gap(), report, sum(param.nbytes for param in other.model.parameters())]
+    out["prefixes"] = prefixes(comm, models)
+    return out
+
+
+def prefixes(comm: Parallel, models: Path) -> list[tuple[dict[str, torch.Tensor], Any]]:
+    """Weights and a group with them, before and after a change: the samples of a prompt share its first block."""
+    plain, generator, out = Plain(models / "qwen3"), engine(models / "qwen3", comm, LONG_PROMPT), []
+    sync = VllmSync(plain, generator, PROBE, max_gap=1e-4)
+    for seed in (1, 2):
+        sync.push()
+        weights = {name: weight.clone() for name, weight in plain.model.state_dict().items()}
+        out.append((weights, generator.generate([LONG], Sampling(n=4, max_tokens=MAX_TOKENS, seed=seed))))
+        scale(plain.model.parameters(), seed=3)
     return out
 
 

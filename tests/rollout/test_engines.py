@@ -167,6 +167,14 @@ def test_changed_weights_reach_the_engine(one: dict[str, Any], models: Path) -> 
     assert one["reports"][0].gigabytes == pytest.approx(4 * parameters / 1e9)
 
 
+def test_cached_prefixes_are_of_the_present_weights(one: dict[str, Any], models: Path) -> None:
+    """The first block of a long prompt is cached, and computed anew once the weights have changed."""
+    (first, before), (second, after) = one["prefixes"]
+    assert worst_gap(load(models, "qwen3", first), before, 1.0) < 1e-4
+    assert worst_gap(load(models, "qwen3", second), after, 1.0) < 1e-4
+    assert worst_gap(load(models, "qwen3", first), after, 1.0) > 1e-2
+
+
 @pytest.mark.parametrize("name", ["qwen3-tied", "qwen2-tied", "llama"])
 def test_other_families_and_tied_heads_sync(one: dict[str, Any], name: str) -> None:
     before, after, report, size = one[name]

@@ -137,6 +137,17 @@ def test_the_best_score_outlives_a_restart(tmp_path):
     assert saved_steps(tmp_path) == [5]
 
 
+def test_a_step_that_is_saved_again_keeps_its_score(tmp_path):
+    """As where the data run out at the next step: there is no record of a validation then."""
+    checkpoints, _ = store(tmp_path, keep=1)
+    checkpoints.save(1, validated(0.9))
+    checkpoints.save(1, {})
+    assert not checkpoints.score(validated(0.8))
+    again, _ = store(tmp_path, keep=1)
+    assert again.load(None) == 1
+    assert not again.score(validated(0.8)) and again.score(validated(0.95))
+
+
 def test_a_metric_that_no_validation_has_is_named_at_once(tmp_path):
     checkpoints, _ = store(tmp_path, best_metric="val/arith/avg@8")
     with pytest.raises(UsageError, match="val/arith/avg@8 is not among") as caught:
