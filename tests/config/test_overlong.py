@@ -10,6 +10,7 @@ import pytest
 from da3po_cli.algos.table import ALGORITHMS
 from da3po_cli.config.load import load_config
 from da3po_cli.config.plan import overlong_cache
+from da3po_cli.config.presets import preset_names
 from da3po_cli.main import execute
 from da3po_cli.runs.resume import changes
 
@@ -42,6 +43,14 @@ def test_a_number_of_tokens_comes_before_the_share_and_0_is_off() -> None:
 def test_a_preset_shapes_for_dapo_only(preset: str, tokens: int) -> None:
     for name in ALGORITHMS:
         assert cache_of([preset], f"algo.name={name}") == (tokens if name in SHAPED else 0), name
+
+
+@pytest.mark.parametrize("preset", preset_names())
+def test_no_preset_hides_either_key(preset: str) -> None:
+    """A number of tokens in a preset would make algo.overlong_share a key without effect under it."""
+    for name in ALGORITHMS:
+        assert cache_of([preset], f"algo.name={name}", "algo.overlong_share=0.5", "rollout.max_tokens=8") == 4
+        assert cache_of([preset], f"algo.name={name}", "algo.overlong_cache=3") == 3
 
 
 def test_what_an_earlier_version_wrote_is_no_change_where_it_means_the_same() -> None:

@@ -70,9 +70,9 @@ def test_the_reader_of_errors_tells_right_from_wrong() -> None:
 
 
 def test_the_table_of_algorithms_is_that_of_the_code() -> None:
-    rows = {row[0].strip("`"): row for row in table_rows(read(ROOT / "docs" / "algorithms.md")) if len(row) == 7}
+    rows = {row[0].strip("`"): row for row in table_rows(read(ROOT / "docs" / "algorithms.md")) if len(row) == 8}
     for name, entry in ALGORITHMS.items():
-        algo, (_, source, advantage, ratio, clip, _, groups) = entry.defaults, rows[name]
+        algo, (_, source, advantage, ratio, clip, _, groups, length) = entry.defaults, rows[name]
         assert entry.source.split()[-1] in source
         assert ("standardised" in advantage, "centred" in advantage) == (algo.std_power == 1, algo.std_power == 0)
         assert re.findall(r"x ([\d.]+)", advantage) == ([f"{algo.daa_lambda:g}"] if algo.daa_lambda != 1 else [])
@@ -80,6 +80,7 @@ def test_the_table_of_algorithms_is_that_of_the_code() -> None:
         bounds = [algo.clip_low, algo.clip_high, *([algo.dual_clip] if algo.dual_clip else [])]
         assert [float(number) for number in re.findall(r"[\d.]+(?:e-\d)?", clip)] == bounds
         assert groups == ("mixed only" if algo.dynamic_sampling else "all")
+        assert length == {0.2: "punished over the last fifth", 0.0: ""}[algo.overlong_share]
     assert set(rows) - {"--algo", "---"} == set(ALGORITHMS)
 
 
