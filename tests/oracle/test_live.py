@@ -130,6 +130,14 @@ LAYOUTS = {
 }
 
 
+@pytest.fixture
+def no_leftovers() -> None:
+    """vLLM's CPU engines over several ranks share memory under one name, which a job that was killed leaves behind."""
+    for file in Path("/dev/shm").glob("-tp:*cpushm*"):
+        file.unlink()
+
+
+@pytest.mark.usefixtures("no_leftovers")
 @pytest.mark.parametrize(("overrides", "tolerance"), LAYOUTS.values(), ids=LAYOUTS)
 def test_two_steps_of_the_command(tmp_path: Path, overrides: list[str], tolerance: Tolerance | None) -> None:
     """As a user types it, over several ranks, and in the precision of GPUs."""
