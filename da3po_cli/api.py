@@ -165,8 +165,8 @@ def evaluate(
     asked = Asked(k, temperature, top_p, max_tokens, template, limit, seed)
     which = model.run if isinstance(model, TrainResult) else model
     target = find_target(str(which or newest(out)), benches, [], config)
+    job = make_job(target, benches, asked, [], None if bench_dir is None else Path(bench_dir))
     with _same_environment():
-        job = make_job(target, benches, asked, [], None if bench_dir is None else Path(bench_dir))
         return run(out, job, target.config, keep=save_samples, fresh=fresh, isolated=True)
 
 

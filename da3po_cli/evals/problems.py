@@ -62,11 +62,17 @@ def load_problems(bench: Benchmark, bench_dir: Path | None = None, limit: int | 
         bench_dir: directory of benchmark files; None reads DA3PO_BENCH_DIR, and without it the hub.
 
     Raises:
-        UsageError: bench_dir has no file for it, or one that cannot be read.
+        UsageError: bench_dir has no file for it, or one that cannot be read; or its path is of several files.
         EnvironmentProblem: the hub cannot be reached; the message says what to download and where to put it.
     """
     place = find_file(bench, bench_dir)
     rows = load_rows(place, "validation", bench.problem_key, bench.answer_key)
+    if len(rows.sources) > 1:  # a problem is known by its row
+        raise UsageError(
+            f"the benchmark {bench.name} is in {len(rows.sources)} files: {place}",
+            where="--bench",
+            hint="make it one file, or a benchmark of each",
+        )
     problems = tuple(
         Problem(_problem_id(row.messages), row.index, row.messages, row.answer, row.source) for row in rows.rows
     )

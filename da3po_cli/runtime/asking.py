@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +17,7 @@ from da3po_cli.algos.types import Prompt
 from da3po_cli.data.formats import Message
 from da3po_cli.data.templates import encode, make_renderer, stop_token_ids, unknown_token_id
 from da3po_cli.data.wraps import BOXED_SUFFIX, bare_problem
-from da3po_cli.errors import UsageError
+from da3po_cli.errors import Da3poError, UsageError
 from da3po_cli.evals.tasks import PLAIN_TEMPLATES, Job, Model, Task
 from da3po_cli.runtime import Sampling
 from da3po_cli.runtime.models import load_tokenizer
@@ -47,6 +52,35 @@ def ask(model: Model, tasks: Sequence[Task], engine: dict[str, Any], stop_tokens
         found.append(f"{', '.join(plain)}: asked as plain text; --template chat uses the tokenizer's chat template")
     stops = stop_token_ids(tokenizer, hf_dir, stop_tokens)
     return Job(model, tasks, engine, prompts, stops, tuple(note for note in found if note))
+
+
+def ask_in_child(model: Model, tasks: Sequence[Task], engine: dict[str, Any], stop_tokens: str | None) -> Job:
+    """`ask` in a process of its own: the tokenizer brings torch, which neither a command nor a script should hold.
+
+    Raises:
+        Da3poError: what `ask` raises.
+        RuntimeError: anything else went wrong; the traceback is on stderr.
+    """
+    asked = pickle.dumps((model, tasks, engine, stop_tokens))
+    child = subprocess.run([sys.executable, "-m", __name__], input=asked, stdout=subprocess.PIPE, check=False)
+    if child.returncode:
+        raise RuntimeError(f"the process that makes the prompts ended with exit code {child.returncode}")
+    found: Job | Da3poError = pickle.loads(child.stdout)
+    if isinstance(found, Da3poError):
+        raise found
+    return found
+
+
+def _child() -> None:
+    """The other end: the arguments of `ask` from stdin, its job or error to stdout, which is kept from libraries."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C is the parent's to report
+    with os.fdopen(os.dup(1), "wb") as out:
+        os.dup2(2, 1)
+        try:
+            found: Job | Da3poError = ask(*pickle.load(sys.stdin.buffer))
+        except Da3poError as error:
+            found = error
+        pickle.dump(found, out)
 
 
 def _positions(hf_dir: Path) -> int | None:
@@ -103,3 +137,7 @@ def limit_note(name: str, prompts: Sequence[Prompt], sampling: Sampling, where: 
         f"{name}: {len(short)} of {len(prompts)} prompts leave less than {sampling.max_tokens} tokens in a context of "
         f"{sampling.context}; responses to them are cut at {min(short)} to {max(short)}"
     )
+
+
+if __name__ == "__main__":
+    _child()

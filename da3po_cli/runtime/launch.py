@@ -100,7 +100,7 @@ def launch(
     """
     place = outer_launcher()
     world = place.world if place else layout(config).world
-    prepare_environment(config)
+    _set_environment(place.local_world if place else world)
     if place is not None and place.rank > 0:  # the run directory is rank 0's
         rendezvous(place)
         run_rank(config, run_dir, options, worker)
@@ -136,10 +136,8 @@ def _noting_the_end(run_dir: RunDir) -> Iterator[None]:
         run_dir.finish("finished")
 
 
-def prepare_environment(config: Config) -> None:
-    """Set what torch and vLLM read when they are imported. The cores are shared by the ranks of this machine."""
-    place = outer_launcher()
-    local_world = place.local_world if place else layout(config).world
+def _set_environment(local_world: int) -> None:
+    """What torch and vLLM read when they are imported. The cores are shared by the ranks of this machine."""
     cores = len(os.sched_getaffinity(0))
     for name, value in (engine_environment() | {"OMP_NUM_THREADS": str(max(1, cores // local_world))}).items():
         os.environ.setdefault(name, value)

@@ -19,9 +19,8 @@ from da3po_cli.evals.tasks import Asked, Job, Model, resolve
 from da3po_cli.output import Out
 from da3po_cli.runs import latest_run, runs_root, versions
 from da3po_cli.runs.locate import Checkpoint, find_checkpoint
-from da3po_cli.runtime.asking import ask
+from da3po_cli.runtime.asking import ask_in_child
 from da3po_cli.runtime.evaluation import directory_of, evaluate, finished, forget
-from da3po_cli.runtime.launch import prepare_environment
 from da3po_cli.runtime.models import local_model
 from da3po_cli.runtime.nodes import outer_launcher
 
@@ -119,7 +118,7 @@ def _any_data(config: Config) -> Config:
 def make_job(
     target: Target, benches: list[Benchmark], asked: Asked, overrides: list[str], bench_dir: Path | None
 ) -> Job:
-    """The evaluation of one model, nothing left open. It loads the tokenizer, and reads all weights."""
+    """The evaluation of one model, nothing left open. It reads all weights and starts a child for the prompts."""
     config, checkpoint = target.config, target.checkpoint
     asked = _with_overrides(asked, config, overrides)
     tasks = []
@@ -141,8 +140,7 @@ def make_job(
         "versions": versions(),
         "code": code_fingerprint(),
     }
-    prepare_environment(config)  # for torch, which comes with the tokenizer
-    return ask(model, tasks, engine, config.data.stop_tokens)
+    return ask_in_child(model, tasks, engine, config.data.stop_tokens)
 
 
 def _with_overrides(asked: Asked, config: Config, overrides: list[str]) -> Asked:

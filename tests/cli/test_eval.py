@@ -15,6 +15,8 @@ from da3po_cli.errors import UsageError
 from da3po_cli.evals.registry import choose, load_registry
 from da3po_cli.evals.tasks import Asked
 from da3po_cli.runs import RunDir
+from da3po_cli.runtime import targets
+from da3po_cli.runtime.asking import ask
 from da3po_cli.runtime.targets import find_target, make_job
 
 REPOSITORY = Path(__file__).parents[2]
@@ -31,6 +33,12 @@ def da3po(*arguments: str, runs: Path, **env: str) -> subprocess.CompletedProces
         text=True,
         timeout=60,
     )
+
+
+@pytest.fixture(autouse=True)
+def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the seconds of a new process for every job; tests/evals/test_asking.py has the process."""
+    monkeypatch.setattr(targets, "ask_in_child", ask)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from da3po_cli.evals.problems import Problem, Problems
 from da3po_cli.evals.registry import Benchmark
 from da3po_cli.evals.tasks import Asked, Job, Model, Task, resolve
 from da3po_cli.runtime import asking
-from da3po_cli.runtime.asking import ask
+from da3po_cli.runtime.asking import ask, ask_in_child
 
 DEMO = Path(__file__).parents[2] / "da3po_cli" / "demo_model"
 POSITIONS = 512  # of the demo's model; its tokens are characters
@@ -143,6 +143,18 @@ def test_stop_tokens_are_asked_for_too() -> None:
     one, other = job(toy("a", SHORT)), job(toy("a", SHORT), stop_tokens="=")
     assert set(other.stop_token_ids) - set(one.stop_token_ids)
     assert one.fingerprint != other.fingerprint
+
+
+def test_a_child_asks_the_same_and_its_errors_are_raised_here() -> None:
+    task = toy("a", SHORT)
+    assert ask_in_child(Model("demo", str(DEMO), "w"), [task], {"dtype": "float32"}, "=") == ask(
+        Model("demo", str(DEMO), "w"), [task], {"dtype": "float32"}, "="
+    )
+    with pytest.raises(UsageError, match="leaves no room") as caught:
+        ask_in_child(Model("demo", str(DEMO), "w"), [toy("a", ["1" * POSITIONS])], {}, None)
+    assert caught.value.where == str(DEMO) and "--template" in (caught.value.hint or "")
+    with pytest.raises(RuntimeError, match="exit code 1"):  # a bug in the child
+        ask_in_child(Model("demo", str(DEMO), "w"), [None], {}, None)  # pyright: ignore[reportArgumentType]
 
 
 def test_a_tokenizer_that_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -89,3 +89,10 @@ def test_what_the_hub_gave_is_kept(tmp_path):
 def test_the_demos_problems():
     found = load_problems(load_registry()["arith"], limit=3)
     assert (len(found.problems), found.total, found.place) == (3, 256, "arith")
+
+
+def test_a_benchmark_is_one_file(tmp_path):
+    """Rows of two files would have the same numbers, and so the same seeds and places in the result."""
+    one, other = jsonl(tmp_path / "a.jsonl", ROWS[:1]), jsonl(tmp_path / "b.jsonl", ROWS[1:])
+    with pytest.raises(UsageError, match="toy is in 2 files"):
+        load_problems(replace(TOY, path=f"{one}, {other}"))
