@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import gc
 import importlib
 import json
 import math
@@ -127,6 +128,7 @@ def run(
     with warnings.catch_warnings(action="ignore"):
         for module in preloaded:
             importlib.import_module(module)
+    gc.freeze()  # a child's collector need not go through all that again
     strangers = [name for name in PACKAGES if name in sys.modules]
     assert not strangers, f"{strangers[0]} is imported before the fork: every child would test it"
     with tempfile.TemporaryDirectory(prefix="mutants-") as scratch:
@@ -300,7 +302,8 @@ def _work(tree: Path, place: Path, killers: list[str]) -> None:
         import pytest
 
         witness = _Witness()
-        options = ["-q", "-p", "no:cacheprovider", "-W", "ignore", f"--basetemp={place / 'tmp'}", "--hypothesis-seed=0"]
+        options = ["-q", "-Wignore", f"--basetemp={place / 'tmp'}", "--hypothesis-seed=0"]
+        options += [f"-pno:{plugin}" for plugin in ("cacheprovider", "anyio", "typeguard")]
         code = int(pytest.main([*options, *killers], plugins=[witness]))
         (place / "report.json").write_text(json.dumps(witness.failures))
     except BaseException as error:
