@@ -161,7 +161,7 @@ ADVANTAGE = [
         ADVANTAGES,
         "weight if one else 1.0",
         "weight",
-        unit("algos/advantages", "sum_after_amplification"),
+        unit("algos/advantages", "only_strictly_hard_prompts_are_amplified"),
     ),
     Mutant("always the population's deviation", ADVANTAGES, "(len(rewards) - ddof)", "len(rewards)", replayed("grpo")),
     Mutant(

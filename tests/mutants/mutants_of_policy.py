@@ -107,7 +107,7 @@ POLICY = [
         PACKING,
         "zip(order.tolist(), real, strict=False)",
         "zip(range(len(real)), real, strict=False)",
-        replayed("dapo"),
+        unit("bridge/packing", "every_position_with_a_target_is_packed_once"),
     ),
     Mutant(
         "attention sees what comes later",
