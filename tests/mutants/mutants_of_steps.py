@@ -92,7 +92,7 @@ STEP = [
         RUNTIME + "agreement.py",
         "self.mean > limit or abs(self.slope) > limit",
         "self.mean > limit",
-        unit("runtime/agreement", "another_temperature_is_told_whatever_the_rounding"),
+        unit("runtime/agreement", "a_temperature_that_the_mean_hides_is_told_by_the_slope"),
     ),
     Mutant(
         "a step is begun twice",

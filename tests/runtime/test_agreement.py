@@ -77,6 +77,13 @@ def test_another_temperature_is_told_whatever_the_rounding(logits, own, ratio):
         assert float(found[1]) == pytest.approx(own * ratio, rel=1e-3 if noise == 0 else 0.02)
 
 
+def test_a_temperature_that_the_mean_hides_is_told_by_the_slope(logits):
+    """Beside rounding it moves the mean by less than the limit."""
+    gap, stops, cause = judged(rounded(logits, 0.01, 3), rounded(logits, 0.01, 2) / 0.94, limit=0.05, at_start=0.01)
+    assert gap.mean < 0.05 < abs(gap.slope) and stops
+    assert cause.startswith("the engine's log-probs are those of temperature 0.94")
+
+
 def test_a_small_difference_of_temperatures_is_the_slope(logits):
     gap, _, _ = judged(logits, logits / 0.999, limit=1.0, at_start=0.0)
     assert gap.slope == pytest.approx(1 / 0.999 - 1, rel=0.02)
