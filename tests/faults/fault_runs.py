@@ -30,7 +30,10 @@ def make_rollouts(folder: Path, steps: int, *, seed: int = 3) -> list[str]:
     folder.mkdir()
     dice = random.Random(seed)
     for step in range(1, steps + 1):
-        lines = [json.dumps(group_to_dict(group(f"0-{step}-{number}", number, dice))) for number in range(8)]
+        groups = [group(f"0-{step}-{number}", number, dice) for number in range(8)]
+        for one in groups:
+            one.step = step
+        lines = [json.dumps(group_to_dict(one)) for one in groups]
         (folder / f"step_{step}.jsonl").write_text("\n".join(lines) + "\n")
     return [*SMALL, *QUIET, "--algo=dapo", f"--steps={steps}", f"--replay-rollouts={folder}"]
 
