@@ -104,7 +104,7 @@ LIES = {
     "grad_clip: 0.2 -> 1.0e-06": {"weights, of their way"},
     "weight_decay: 0.1 -> 10.0": {"weights, of their way"},
     "adam_beta1: 0.9 -> 0.5": {"weights, of their way"},
-    "overlong_cache: 16 -> 90": {"reward, largest difference"},
+    "overlong_share: 0.17 -> 0.95": {"reward, largest difference"},
     "dynamic_sampling: true -> false": {"groups misjudged"},
 }
 
