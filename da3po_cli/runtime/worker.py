@@ -63,6 +63,7 @@ def train_worker(config: Config, run_dir: Path, options: WorkerOptions) -> None:
     finally:
         display.close()
         if engine:
+            engine.grade.close()
             engine.generator.close()
         parallel.shutdown()
 
