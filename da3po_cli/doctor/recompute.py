@@ -184,19 +184,14 @@ def _group_rows(groups: Sequence[Mapping[str, Any]], settings: Mapping[str, Mapp
 
     algo = settings["algo"]
     filled = algo["on_exhausted"] == "unfiltered"  # then groups without a signal may be kept
+    plain = not settings["reward"]["format_bonus"]  # rollouts do not say which answers had the form
     misjudged, rewards, advantages, factors = 0, 0.0, 0.0, 0.0
     for group in groups:
         why, noted = oracle.drop_reason(group, algo), group["drop_reason"]
-        misjudged += noted not in ((why, None) if filled and why != "failed" else (why,)) and (noted, why) != (
-            "surplus",
-            None,
-        )
+        allowed = {why, "surplus"} if why is None else {why, None} if filled and why != "failed" else {why}
+        misjudged += noted not in allowed
         for one in group["responses"]:
-            if (
-                one["verdict"] != "unknown"
-                and one["finish_reason"] != "failed"
-                and not settings["reward"]["format_bonus"]
-            ):
+            if plain and one["verdict"] != "unknown" and one["finish_reason"] != "failed":
                 rewards = max(rewards, abs(one["reward"] - oracle.reward(one, settings)))
         if noted is None:
             for one, (advantage, factor) in zip(group["responses"], oracle.advantages(group, algo), strict=True):
