@@ -50,10 +50,10 @@ def prepare(directory: Path, layers: int) -> None:
 def measure(directory: Path, shard: str) -> None:
     """Export in this process and print what it took as JSON."""
     from da3po_cli.config.schema import Config, ModelConfig
-    from da3po_cli.runs import RunDir
+    from da3po_cli.exporting.export import export
+    from da3po_cli.exporting.shards import parse_size
+    from da3po_cli.runs.directory import RunDir
     from da3po_cli.runs.locate import Checkpoint
-    from da3po_cli.runtime.export import export
-    from da3po_cli.runtime.shards import parse_size
     from megatron_bridge.arch import read_arch
 
     read_arch(directory / "model")  # imports transformers

@@ -19,8 +19,8 @@ from unittest import mock
 
 from da3po_cli.algos.types import Prompt
 from da3po_cli.config.schema import RolloutConfig
-from da3po_cli.runtime import Sampling
-from da3po_cli.runtime.rollout import VllmGenerator
+from da3po_cli.protocols import Sampling
+from da3po_cli.rollouts.engine import VllmGenerator
 from megatron_bridge.parallel import initialize
 
 DEMO = Path(__file__).resolve().parent.parent / "da3po_cli" / "demo_model"
@@ -68,7 +68,7 @@ def main() -> None:
         generator.generate(prompts, sampling)
 
     def generate_without_seeds() -> None:
-        with mock.patch("da3po_cli.runtime.rollout.sample_seed", lambda *_: None):
+        with mock.patch("da3po_cli.rollouts.engine.sample_seed", lambda *_: None):
             generate()
 
     generate()  # the first call is slower

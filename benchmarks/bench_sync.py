@@ -18,10 +18,10 @@ from collections import deque
 from pathlib import Path
 
 from da3po_cli.config.schema import RolloutConfig, TrainConfig
-from da3po_cli.runtime.rollout import VllmGenerator
+from da3po_cli.rollouts.engine import VllmGenerator
+from da3po_cli.rollouts.sync import VllmSync
 from megatron_bridge import build_policy
 from megatron_bridge.parallel import initialize
-from megatron_bridge.sync import VllmSync
 
 DEMO = Path(__file__).resolve().parent.parent / "da3po_cli" / "demo_model"
 

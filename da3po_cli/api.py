@@ -20,7 +20,7 @@ from da3po_cli.config.schema import Config
 from da3po_cli.errors import UsageError
 from da3po_cli.evals.result import Result
 from da3po_cli.output import Out, rank
-from da3po_cli.runs import RunDir
+from da3po_cli.runs.directory import RunDir
 from da3po_cli.runs.metrics import read_metrics
 
 __all__ = ["Config", "Result", "TrainResult", "evaluate", "load_config", "train"]
@@ -92,7 +92,8 @@ def train(
         Da3poError: what `da3po train` would end with; `exit_code` is that of the command.
         KeyboardInterrupt, Terminated: a signal; the run goes on with `resume`.
     """
-    from da3po_cli.runtime.job import Request, run
+    from da3po_cli.training.job import run
+    from da3po_cli.training.prepare import Request
 
     request = Request(
         config=config,
@@ -153,8 +154,8 @@ def evaluate(
         Da3poError: what `da3po eval` would end with.
     """
     from da3po_cli.evals.registry import choose, load_registry
+    from da3po_cli.evals.targets import find_target, make_job, newest, run
     from da3po_cli.evals.tasks import Asked
-    from da3po_cli.runtime.targets import find_target, make_job, newest, run
 
     for flag, value in (("k", k), ("max_tokens", max_tokens), ("limit", limit)):
         if value is not None and value < 1:

@@ -1,4 +1,4 @@
-"""What the training loop knows of the outside: four protocols and the values they exchange.
+"""What training and the parts under it agree on: four protocols and the values they exchange.
 
 Every rank runs the same loop in step; each call below is collective unless it says otherwise.
 """
@@ -15,9 +15,7 @@ from da3po_cli.algos.types import Group, MicroBatch, Prompt
 if TYPE_CHECKING:
     import torch
 
-    # (log-probs [B, S], entropy [B, S], batch) -> (loss, sums). The loss is already divided by the global denominators;
-    # `sums` are scalars that may be added over micro-batches and data-parallel ranks.
-    LossFn = Callable[[torch.Tensor, torch.Tensor, MicroBatch], tuple[torch.Tensor, dict[str, torch.Tensor]]]
+    from da3po_cli.algos.types import LossFn
 
 SumsCheck = Callable[[Mapping[str, float]], None]
 """Looks at the sums of an update before the optimizer's step, and raises where that must not be taken."""

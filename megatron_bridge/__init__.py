@@ -5,6 +5,7 @@ Part of the distribution `da3po`; it has nothing to do with NVIDIA's `megatron-b
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -27,6 +28,7 @@ def build_policy(
     layout: ParallelConfig | None = None,
     fp8: Fp8Config | None = None,
     with_reference: bool = False,
+    on_forward: Callable[[], None] = lambda: None,
 ) -> MegatronPolicy:
     """A policy with the weights of a Hugging Face directory, ready to train. Collective.
 
@@ -40,6 +42,7 @@ def build_policy(
         layout: how layers are cut; by default what `parallel` says, spread evenly, without sequence parallelism.
         fp8: FP8 training; off by default.
         with_reference: keep a CPU copy of the initial weights for `logprobs(reference=True)`.
+        on_forward: called before each forward pass of a micro-batch, to show that this rank gets on.
 
     Raises:
         UsageError: an unknown architecture, a layout that does not divide, a missing or unexpected tensor.
@@ -66,4 +69,4 @@ def build_policy(
         wrapped = [model.wrap(chunk, fp8) for chunk in chunks]
         adam = optimizer.build_optimizer(wrapped, train, kind, fp8)
     schedule = optimizer.WarmupSchedule(adam, train)
-    return MegatronPolicy(wrapped, arch, parallel, backend, adam, schedule, temperature, with_reference)
+    return MegatronPolicy(wrapped, arch, parallel, backend, adam, schedule, temperature, with_reference, on_forward)

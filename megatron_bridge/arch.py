@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from da3po_cli.config.plan import stage_layers
 from da3po_cli.config.schema import ParallelConfig
 from da3po_cli.errors import UsageError
 from megatron_bridge.families import Family, family
@@ -136,4 +135,4 @@ def check_layout(arch: Arch, layout: ParallelConfig) -> None:
             hint=f"set parallel.tensor to a divisor or a multiple of {arch.groups}",
             where=str(arch.path),
         )
-    stage_layers(arch.layers, layout)
+    layout.stage_layers(arch.layers)

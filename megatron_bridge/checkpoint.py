@@ -70,7 +70,7 @@ def save(
 
 
 class Save:
-    """A save under way; see `runtime.PendingSave`.
+    """A save under way; see `protocols.PendingSave`.
 
     Args:
         given: the tensors of the state, for a writer that is a thread: it gets no memory of theirs. None: `finish`

@@ -31,8 +31,7 @@ from torch import Tensor
 
 from da3po_cli.algos.types import MicroBatch
 from da3po_cli.errors import DivergedError
-from da3po_cli.runtime import Update
-from da3po_cli.runtime.watchdog import tick
+from da3po_cli.protocols import Update
 from megatron_bridge import checkpoint
 from megatron_bridge.arch import Arch
 from megatron_bridge.backends import Backend
@@ -43,7 +42,8 @@ from megatron_bridge.parallel import Parallel
 from megatron_bridge.weights import Exporter
 
 if TYPE_CHECKING:
-    from da3po_cli.runtime import LossFn, SumsCheck
+    from da3po_cli.algos.types import LossFn
+    from da3po_cli.protocols import SumsCheck
 
 # (log-probs, entropy, batch) -> (loss for backward, anything to keep of this micro-batch)
 _Objective = Callable[[Tensor, Tensor, MicroBatch], tuple[Tensor, Any]]
@@ -72,11 +72,13 @@ class MegatronPolicy:
         schedule: WarmupSchedule,
         temperature: float,
         with_reference: bool = False,
+        on_forward: Callable[[], None] = lambda: None,
     ) -> None:
         self.chunks, self.arch, self.parallel, self.backend = chunks, arch, parallel, backend
         self.optimizer, self.schedule, self.temperature = optimizer, schedule, temperature
         self.exporter = Exporter(chunks, arch, parallel, backend.values)
         self._reference = _copy_out(chunks) if with_reference else None
+        self._on_forward = on_forward
         self.config = chunks[0].config
         self.config.finalize_model_grads_func = _sum_gradients
         self._multiple = backend.token_multiple(parallel.tensor_size if self.config.sequence_parallel else 1)
@@ -229,7 +231,7 @@ class MegatronPolicy:
         self, work: Iterator[_Work], model: DistributedDataParallel
     ) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, Tensor, Any]]]:
         """One micro-batch through this chunk: hidden states, or at the end of the model logits [1, T, V/TP]."""
-        tick()
+        self._on_forward()
         one = next(work)
         half = {"fp32_output": False} if model.config.bf16 else {}
         packed = one.packed

@@ -12,7 +12,6 @@ from megatron.core.transformer.module import Float16Module, MegatronModule
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
-from da3po_cli.config.plan import stage_layers
 from da3po_cli.config.schema import Fp8Config, ParallelConfig
 from megatron_bridge.arch import Arch
 from megatron_bridge.backends import Backend
@@ -83,7 +82,7 @@ def transformer_config(
 
 def _stages(arch: Arch, layout: ParallelConfig) -> list[list[str]]:
     """What each chunk of the pipeline holds, in Megatron's words."""
-    stages = [["decoder"] * count for count in stage_layers(arch.layers, layout)]
+    stages = [["decoder"] * count for count in layout.stage_layers(arch.layers)]
     stages[0].insert(0, "embedding")
     stages[-1].append("loss")
     return stages
@@ -100,7 +99,7 @@ def build_chunks(
 
     They are on the rank's device. Call it inside `parallel.megatron()`.
     """
-    counts = stage_layers(arch.layers, layout)[parallel.pipeline_rank :: parallel.pipeline_size]
+    counts = layout.stage_layers(arch.layers)[parallel.pipeline_rank :: parallel.pipeline_size]
     chunks: list[MegatronModule] = []
     for number, layers in enumerate(counts):
         model: Any = GPTModel(

@@ -20,7 +20,8 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from da3po_cli.data.arithmetic import MAX_STEPS, Problem, draw, final_result, held_out, problems
+from da3po_cli.data.arithmetic import MAX_STEPS, Problem, draw, held_out, problems
+from da3po_cli.rewards.arith import final_result
 
 OUT = Path(__file__).resolve().parents[1] / "da3po_cli" / "demo_model"
 PAD, EOS, UNK = "<pad>", "<eos>", "<unk>"

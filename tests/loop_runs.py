@@ -29,18 +29,18 @@ from da3po_cli.config.schema import (
 )
 from da3po_cli.data.formats import Dropped
 from da3po_cli.data.prompts import Item, Part, PromptStream
+from da3po_cli.launching.launch import WorkerOptions
+from da3po_cli.launching.stop import Stop
+from da3po_cli.protocols import Sampling, Update, Validation
 from da3po_cli.runs.checkpoints import saved_steps
 from da3po_cli.runs.display import PlainLines
 from da3po_cli.runs.metrics import read_metrics
 from da3po_cli.runs.validations import validation_file
-from da3po_cli.runtime import Sampling, Update, Validation
-from da3po_cli.runtime.checkpoint import CheckpointStore
-from da3po_cli.runtime.collect import LiveRollouts, ReplayedRollouts
-from da3po_cli.runtime.health import Health
-from da3po_cli.runtime.launch import WorkerOptions
-from da3po_cli.runtime.loop import Parts, due, train
-from da3po_cli.runtime.stop import Stop
-from da3po_cli.runtime.worker import _run_log
+from da3po_cli.training.checkpoint import CheckpointStore
+from da3po_cli.training.collect import LiveRollouts, ReplayedRollouts
+from da3po_cli.training.health import Health
+from da3po_cli.training.loop import Parts, due, train
+from da3po_cli.training.worker import _run_log
 
 SEED = 1000  # of the run; the step is added to it
 STRIDE = 0.125  # exact in float32

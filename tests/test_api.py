@@ -124,7 +124,7 @@ def test_a_name_that_the_package_lacks() -> None:
 
 
 def test_signals_are_taken_over_for_the_launch_only(place: Path) -> None:
-    from da3po_cli.runtime.launch import _Relay
+    from da3po_cli.launching.launch import _Relay
 
     before = signal.getsignal(signal.SIGTERM)
     relay = _Relay(place / "rank_0.pid")

@@ -20,7 +20,7 @@ from pathlib import Path
 from da3po_cli.ablations.matrix import Arm
 from da3po_cli.config.paths import expanded
 from da3po_cli.errors import UsageError
-from da3po_cli.runs import RunDir, runs_root
+from da3po_cli.runs.directory import RunDir, runs_root
 from da3po_cli.runs.files import replace_text
 
 FILE = "ablation.json"

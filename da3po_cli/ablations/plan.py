@@ -11,13 +11,13 @@ from typing import TypeVar
 
 from da3po_cli.ablations.directory import Ablation
 from da3po_cli.ablations.matrix import Arm
-from da3po_cli.config.checks import check
+from da3po_cli.checks.rules import check
 from da3po_cli.config.keys import ALIASES
 from da3po_cli.config.load import config_hash, load_config, resolve
 from da3po_cli.config.plan import CPU_RANKS, layout, with_layout
 from da3po_cli.config.schema import Config
 from da3po_cli.errors import ConfigErrors, UsageError
-from da3po_cli.runs import RunDir
+from da3po_cli.runs.directory import RunDir
 from da3po_cli.runs.metrics import read_metrics
 
 FIXED = ("checkpoint.keep=1", "checkpoint.keep_best=false")

@@ -19,7 +19,7 @@ from da3po_cli.algos.table import AlgoConfig
 from da3po_cli.algos.types import Denominators, MicroBatch
 
 if TYPE_CHECKING:
-    from da3po_cli.runtime import LossFn
+    from da3po_cli.algos.types import LossFn
 
 MAX_LOG_RATIO = 20.0  # exp(20) = 4.9e8 is still far from the float32 limit; verl clamps at the same value
 FAR = 1.0  # nats; two log-probs of a token that rounding alone hardly puts further apart
@@ -175,7 +175,7 @@ def _sums(
             "rollout_kl_sum": _total(k3(old - rollout), mask),
             "rollout_gap_sum": _total((old - rollout).abs(), mask),
             "rollout_far_sum": _total((old - rollout).abs() > FAR, mask),
-            # not logged: the least-squares slope of the difference over the surprise, see `runtime.agreement`
+            # not logged: the least-squares slope of the difference over the surprise, see `rollouts.agreement`
             "rollout_tilt": _total((rollout - old) * (old + entropy), mask),
             "surprise_square": _total((old + entropy).square(), mask),
         }

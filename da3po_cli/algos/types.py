@@ -9,7 +9,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:  # keeps `import da3po_cli.algos` free of torch
+    from collections.abc import Callable
+
     import torch
+
+    # (log-probs [B, S], entropy [B, S], batch) -> (loss, sums). The loss is already divided by the global denominators;
+    # `sums` are scalars that may be added over micro-batches and data-parallel ranks.
+    LossFn = Callable[[torch.Tensor, torch.Tensor, "MicroBatch"], tuple[torch.Tensor, dict[str, torch.Tensor]]]
 
 DropReason = Literal["too_easy", "too_hard", "failed", "surplus"]
 Verdict = Literal["correct", "wrong", "unknown"]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from da3po_cli.algos.table import AlgoConfig
 from da3po_cli.config.models import ModelFacts
-from da3po_cli.config.plan import Layout, stage_layers
+from da3po_cli.config.plan import Layout
 from da3po_cli.config.schema import Config, Fp8Config, ParallelConfig, RolloutConfig
 from da3po_cli.errors import UsageError
 
@@ -113,7 +113,7 @@ def model_rules(facts: ModelFacts, where: Layout, config: Config) -> Iterator[Us
                 f"{key}= one of {', '.join(map(str, fits))}",
             )
     try:
-        stage_layers(facts.layers, config.parallel)
+        config.parallel.stage_layers(facts.layers)
     except UsageError as error:
         yield error
     longest = config.data.max_prompt_tokens + config.rollout.max_tokens

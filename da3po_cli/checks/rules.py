@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 from da3po_cli.algos.table import AlgoConfig
-from da3po_cli.config.checks_layout import fp8_rules, layout_rules, model_rules, parallel_rules, problem
+from da3po_cli.checks.layout import fp8_rules, layout_rules, model_rules, parallel_rules, problem
 from da3po_cli.config.durations import seconds
 from da3po_cli.config.models import model_facts
 from da3po_cli.config.paths import expanded

@@ -92,7 +92,7 @@ def ablate(
     from da3po_cli.ablations.gate import parse_gate
     from da3po_cli.ablations.plan import make_slots, plan_runs, ranks_of
     from da3po_cli.config.devices import cuda_devices
-    from da3po_cli.runtime.launch import outer_launcher
+    from da3po_cli.launching.launch import outer_launcher
 
     out = Out.choose(json=json, quiet=quiet)
     if outer_launcher() is not None:
@@ -147,7 +147,7 @@ def _new(
     from da3po_cli.ablations.directory import Ablation
     from da3po_cli.ablations.matrix import make_arms
     from da3po_cli.ablations.plan import first_config
-    from da3po_cli.runs import command_line, git_commit, versions
+    from da3po_cli.runs.directory import command_line, git_commit, versions
 
     arms = make_arms(algos, params)
     if seeds < 1:
@@ -177,7 +177,7 @@ def _new(
 
 def _free_directory(name: str, *, overwrite: bool) -> AblationDir:
     from da3po_cli.ablations.directory import AblationDir
-    from da3po_cli.runs import runs_root
+    from da3po_cli.runs.directory import runs_root
 
     if Path(name).name != name or name in ("latest", ".", ".."):
         raise UsageError(f"{name!r} cannot name an ablation", where="--name", hint="letters, digits and . _ + - only")
@@ -197,7 +197,7 @@ def _free_directory(name: str, *, overwrite: bool) -> AblationDir:
 
 def _resumed(name: str | None, given: list[str], *, overwrite: bool) -> tuple[AblationDir, Ablation]:
     from da3po_cli.ablations.directory import find_ablation, newest_ablation
-    from da3po_cli.runs import runs_root
+    from da3po_cli.runs.directory import runs_root
 
     if overwrite:
         raise UsageError("--resume and --overwrite exclude each other", where="command line", hint="give one")
@@ -258,7 +258,7 @@ def _check_installed(planned: Planned) -> None:
 def _show_plan(out: Out, directory: AblationDir, ablation: Ablation, planned: list[Planned], parallel: int) -> None:
     from da3po_cli.ablations.plan import seconds_per_step
     from da3po_cli.ablations.runner import DONE
-    from da3po_cli.runs import runs_root
+    from da3po_cli.runs.directory import runs_root
 
     config = planned[0].config
     states = {run.name: run.status for run in ablation.runs}
@@ -338,7 +338,7 @@ def _finish(out: Out, directory: AblationDir, ablation: Ablation) -> None:
     """The tables on stdout; then the error that the exit code stands for, if any."""
     from da3po_cli.ablations.gate import parse_gate
     from da3po_cli.reports import arms as stats
-    from da3po_cli.reports.ablation_report import cost_table, result_tables
+    from da3po_cli.reports.ablation_tables import cost_table, result_tables
 
     data = stats.read_ablation(directory)
     target = ablation.target if ablation.target is not None else stats.default_target(data)

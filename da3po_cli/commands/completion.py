@@ -60,7 +60,7 @@ def complete_config(incomplete: str) -> Iterable[Offer]:
 def complete_saved_config(incomplete: str) -> Iterable[Offer]:
     """Presets, and the configs of runs."""
     from da3po_cli.config.presets import preset_names
-    from da3po_cli.runs import all_runs
+    from da3po_cli.runs.directory import all_runs
 
     saved = ((str(run.config_file), "config of the run") for run in all_runs() if run.config_file.is_file())
     return [*((name, "preset") for name in preset_names()), *saved]
@@ -87,7 +87,7 @@ def complete_model(incomplete: str) -> Iterable[Offer]:
 @_quietly
 def complete_resume(incomplete: str) -> Iterable[Offer]:
     """`latest`, and the steps that the newest run has saved."""
-    from da3po_cli.runs import latest_run
+    from da3po_cli.runs.directory import latest_run
 
     run = latest_run()
     steps = reversed(run.saved_steps()) if run is not None else ()
@@ -97,7 +97,7 @@ def complete_resume(incomplete: str) -> Iterable[Offer]:
 @_quietly
 def complete_report(incomplete: str) -> Iterable[Offer]:
     """Runs and ablations."""
-    from da3po_cli.runs import runs_root
+    from da3po_cli.runs.directory import runs_root
 
     ablations = ((file.parent.name, "ablation") for file in runs_root().glob("*/ablation.json"))
     return [*_runs(), *ablations]
@@ -150,14 +150,14 @@ def _algorithms() -> list[Offer]:
 
 
 def _runs() -> list[Offer]:
-    from da3po_cli.runs import all_runs
+    from da3po_cli.runs.directory import all_runs
 
     runs = [(run.name, str(run.read().get("status", "run"))) for run in reversed(all_runs())]
     return [*runs, ("latest", "the newest run")] if runs else []
 
 
 def _checkpoints(incomplete: str) -> list[Offer]:
-    from da3po_cli.runs import find_run
+    from da3po_cli.runs.directory import find_run
 
     name, at, _ = incomplete.rpartition("@")
     if not at:

@@ -76,7 +76,7 @@ def check(
     settings, tokenizer = loaded.config, None
     if settings.model.path:
         from da3po_cli.config.models import model_directory
-        from da3po_cli.runtime.models import load_tokenizer
+        from da3po_cli.launching.models import load_tokenizer
 
         tokenizer = load_tokenizer(model_directory(settings.model.path) or settings.model.path)
         if loaded.sources["data.template"] == "default" and not getattr(tokenizer, "chat_template", None):

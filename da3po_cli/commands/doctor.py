@@ -107,7 +107,7 @@ def check_step(out: Out, arguments: list[str], files: list[str], step: int) -> N
         GateError: they differ.
     """
     from da3po_cli.config.load import load_config
-    from da3po_cli.runs import find_run
+    from da3po_cli.runs.directory import find_run
 
     if len(arguments) != 1 or "=" in arguments[0] or files:
         given = " ".join([*(f"--config {file}" for file in files), *arguments]) or "nothing"
@@ -145,7 +145,7 @@ def make_context(out: Out, files: list[str], overrides: list[str]) -> Context:
     Raises:
         ConfigErrors: the config cannot be read. What does not fit the machine is a finding.
     """
-    from da3po_cli.config.checks import check
+    from da3po_cli.checks.rules import check
     from da3po_cli.config.devices import compute_capability, cuda_devices
     from da3po_cli.config.load import resolve
     from da3po_cli.doctor.findings import Context

@@ -117,8 +117,8 @@ def evaluate(
     from da3po_cli.evals.problems import load_problems
     from da3po_cli.evals.registry import choose, load_registry
     from da3po_cli.evals.result import warnings_of, write_results
+    from da3po_cli.evals.targets import find_target, make_job, newest, run
     from da3po_cli.evals.tasks import Asked
-    from da3po_cli.runtime.targets import find_target, make_job, newest, run
 
     talk = Out.choose(json=json, quiet=quiet)
     _check_counts({"--k": k, "--max-tokens": max_tokens, "--limit": limit})

@@ -66,8 +66,8 @@ def export(
 
     from dataclasses import asdict
 
-    from da3po_cli.runtime.export import export as write
-    from da3po_cli.runtime.shards import parse_size, size_text
+    from da3po_cli.exporting.export import export as write
+    from da3po_cli.exporting.shards import parse_size, size_text
 
     limit = parse_size(max_shard_size)
     out.say(f"exporting step {checkpoint.step} of {checkpoint.run.path}")

@@ -58,7 +58,7 @@ def grade(
 ) -> None:
     """Grade answers against gold answers and count correct, wrong and unknown."""
     from da3po_cli.rewards import MathOptions
-    from da3po_cli.rewards.extract import is_bare
+    from da3po_cli.rewards.reading.extract import is_bare
     from da3po_cli.rewards.registry import stated
 
     out = Out.choose(json=json, quiet=quiet)

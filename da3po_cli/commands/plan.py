@@ -218,8 +218,8 @@ def _refusals(config: Config, machine: Machine, facts: ModelFacts, *, search: bo
     Raises:
         ConfigErrors: everything else that is wrong in the sections that a plan depends on.
     """
-    from da3po_cli.config.checks import check
-    from da3po_cli.config.checks_layout import layout_rules, model_rules, parallel_rules
+    from da3po_cli.checks.layout import layout_rules, model_rules, parallel_rules
+    from da3po_cli.checks.rules import check
     from da3po_cli.config.plan import layout
 
     found = [one for one in check(config, devices=machine.gpus) if (one.where or "").partition(".")[0] in _PLANNED]
@@ -248,6 +248,6 @@ def _measured(run: str | None) -> Measured | None:
     if run is None:
         return None
     from da3po_cli.planning.measured import measured_in
-    from da3po_cli.runs import find_run
+    from da3po_cli.runs.directory import find_run
 
     return measured_in(find_run(run))

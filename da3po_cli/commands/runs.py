@@ -12,7 +12,7 @@ from da3po_cli.errors import UsageError
 from da3po_cli.output import Out
 
 if TYPE_CHECKING:
-    from da3po_cli.runs import RunDir
+    from da3po_cli.runs.directory import RunDir
 
 
 def register(app: typer.Typer) -> None:
@@ -27,7 +27,7 @@ def ls(
     json: Annotated[bool, typer.Option("--json", help="One JSON object per run.")] = False, quiet: Quiet = False
 ) -> None:
     """List the runs in DA3PO_RUNS, newest last: status, steps, last validation, start."""
-    from da3po_cli.runs import all_runs, runs_root
+    from da3po_cli.runs.directory import all_runs, runs_root
 
     out = Out.choose(json=json, quiet=quiet)
     lines: list[tuple[str, str]] = []
@@ -61,7 +61,7 @@ def show(
     quiet: Quiet = False,
 ) -> None:
     """Print what a run is and the metrics of one step."""
-    from da3po_cli.runs import find_run
+    from da3po_cli.runs.directory import find_run
 
     out = Out.choose(json=json, quiet=quiet)
     found = find_run(run)

@@ -59,7 +59,7 @@ def theory(
     from da3po_cli.reports.build import output_of
     from da3po_cli.reports.data import RunData
     from da3po_cli.reports.plots import save_png
-    from da3po_cli.runs import find_run
+    from da3po_cli.runs.directory import find_run
 
     out = Out.choose(json=json, quiet=quiet)
     sizes = _sizes(group)

@@ -1,4 +1,4 @@
-"""`da3po train`: options, and what it says of a run before it starts; the rest is in `da3po_cli.runtime.job`."""
+"""`da3po train`: options, and what it says of a run before it starts; the rest is in `da3po_cli.training.job`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from da3po_cli.config.presets import preset_names
 from da3po_cli.output import Out
 
 if TYPE_CHECKING:
-    from da3po_cli.runtime.job import Job
+    from da3po_cli.training.prepare import Job
 
 _EPILOG = """\b
 Examples:
@@ -103,8 +103,9 @@ def train(
     quiet: Quiet = False,
 ) -> None:
     """Train a model with reinforcement learning from verifiable rewards."""
-    from da3po_cli.runtime.job import Request, missing_packages, prepare, run
-    from da3po_cli.runtime.launch import outer_launcher
+    from da3po_cli.launching.launch import outer_launcher
+    from da3po_cli.training.job import run
+    from da3po_cli.training.prepare import Request, missing_packages, prepare
 
     flags = {
         "algo.name": algo,
@@ -142,7 +143,7 @@ def plan_rows(job: Job) -> list[tuple[str, str]]:
     """What a run would do, as label and text."""
     from da3po_cli.config.models import model_facts
     from da3po_cli.config.plan import layout, overlong_text, updates_per_step
-    from da3po_cli.runtime.launch import AGAIN
+    from da3po_cli.launching.launch import AGAIN
 
     config, where = job.config, layout(job.config)
     algo, rollout, train_ = config.algo, config.rollout, config.train

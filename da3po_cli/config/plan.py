@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 
-from da3po_cli.config.schema import Config, ParallelConfig
-from da3po_cli.errors import UsageError
+from da3po_cli.config.schema import Config
 
 CPU_RANKS = 2  # ranks on a machine without CUDA devices, where the config does not say
 
@@ -81,49 +80,3 @@ def overlong_text(config: Config) -> str:
 def updates_per_step(config: Config) -> int:
     """Optimizer steps per rollout step."""
     return config.rollout.prompts // config.train.mini_batch_prompts * config.train.epochs
-
-
-def stage_layers(layers: int, parallel: ParallelConfig) -> list[int]:
-    """Layers of each pipeline stage, in model order; with a virtual pipeline, of each of its chunks.
-
-    Chunk i is on pipeline rank i modulo `parallel.pipeline`. Layers that do not divide go to the stages in the middle:
-    the first also holds the embedding and the last the output layer.
-
-    Raises:
-        UsageError: `pipeline_layers` is no such list, or there are more chunks than layers.
-    """
-    chunks = parallel.pipeline * parallel.virtual_pipeline
-    if parallel.pipeline_layers is not None:
-        return _given_layers(parallel.pipeline_layers, layers, chunks)
-    if chunks > layers:
-        raise UsageError(
-            f"parallel.pipeline={parallel.pipeline} x parallel.virtual_pipeline={parallel.virtual_pipeline} are more "
-            f"stages than the model's {layers} layers",
-            where="parallel.pipeline",
-            hint=f"parallel.pipeline={layers} or less",
-        )
-    counts = [layers // chunks] * chunks
-    middle_first = sorted(range(chunks), key=lambda chunk: (abs(2 * chunk - chunks + 1), chunk))
-    for chunk in middle_first[: layers % chunks]:
-        counts[chunk] += 1
-    return counts
-
-
-def _given_layers(text: str, layers: int, chunks: int) -> list[int]:
-    parts = [part.strip() for part in text.split(",")]
-    counts = [int(part) for part in parts if part.isdecimal()]
-    if len(counts) != len(parts) or len(counts) != chunks or sum(counts) != layers or 0 in counts:
-        raise UsageError(
-            f"parallel.pipeline_layers={text} is not {chunks} numbers above 0 that add up to the model's {layers} "
-            "layers",
-            where="parallel.pipeline_layers",
-            hint=f"one number per stage, such as parallel.pipeline_layers={_example(layers, chunks)}; null is even",
-        )
-    return counts
-
-
-def _example(layers: int, chunks: int) -> str:
-    if chunks > layers:
-        return "null"
-    even = stage_layers(layers, ParallelConfig(pipeline=chunks))
-    return ",".join(map(str, even))

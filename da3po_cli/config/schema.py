@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from da3po_cli.algos.table import ALGORITHMS, AlgoConfig
+from da3po_cli.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,46 @@ class ParallelConfig:
     """Context parallelism, which is not built yet. Only 1."""
     expert: int = 1
     """Expert parallelism, which is not built yet. Only 1."""
+
+    def stage_layers(self, layers: int) -> list[int]:
+        """Layers of each pipeline stage, in model order; with a virtual pipeline, of each of its chunks.
+
+        Chunk i is on pipeline rank i modulo `pipeline`. Layers that do not divide go to the stages in the middle: the
+        first also holds the embedding and the last the output layer.
+
+        Raises:
+            UsageError: `pipeline_layers` is no such list, or there are more chunks than layers.
+        """
+        chunks = self.pipeline * self.virtual_pipeline
+        if self.pipeline_layers is not None:
+            return self._given_layers(self.pipeline_layers, layers, chunks)
+        if chunks > layers:
+            raise UsageError(
+                f"parallel.pipeline={self.pipeline} x parallel.virtual_pipeline={self.virtual_pipeline} are more "
+                f"stages than the model's {layers} layers",
+                where="parallel.pipeline",
+                hint=f"parallel.pipeline={layers} or less",
+            )
+        counts = [layers // chunks] * chunks
+        middle_first = sorted(range(chunks), key=lambda chunk: (abs(2 * chunk - chunks + 1), chunk))
+        for chunk in middle_first[: layers % chunks]:
+            counts[chunk] += 1
+        return counts
+
+    def _given_layers(self, text: str, layers: int, chunks: int) -> list[int]:
+        parts = [part.strip() for part in text.split(",")]
+        counts = [int(part) for part in parts if part.isdecimal()]
+        if len(counts) != len(parts) or len(counts) != chunks or sum(counts) != layers or 0 in counts:
+            even = (
+                "null" if chunks > layers else ",".join(map(str, ParallelConfig(pipeline=chunks).stage_layers(layers)))
+            )
+            raise UsageError(
+                f"parallel.pipeline_layers={text} is not {chunks} numbers above 0 that add up to the model's {layers} "
+                "layers",
+                where="parallel.pipeline_layers",
+                hint=f"one number per stage, such as parallel.pipeline_layers={even}; null is even",
+            )
+        return counts
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,6 @@ WORKED_SUMS = ((2, 3), (4, 1), (7, 2), (6, 5))  # shown in front of each of `sum
 _TERM = re.compile(r"([+-])(\d+)")
 _PROBLEM = re.compile(r"(\d+)((?:[+-]\d+)+)=\?")
 _WORKED = "".join(f"{a} + {b} = {a + b}\n" for a, b in WORKED_SUMS)
-_RESULT = re.compile(r"= ?(-?\d+)$")
 
 
 @dataclass(frozen=True)
@@ -158,9 +157,3 @@ def solve(text: str) -> int:
     if match is None:
         raise ValueError(f"not an arithmetic problem: {text!r}")
     return int(match[1]) + sum(int(sign + digits) for sign, digits in _TERM.findall(match[2]))
-
-
-def final_result(response: str) -> str | None:
-    """What a response claims as its result: the number after its last `=`, which must end the text; else None."""
-    match = _RESULT.search(response.strip())
-    return match[1] if match else None

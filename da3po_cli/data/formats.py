@@ -268,7 +268,7 @@ def gold_text(gold: Any, place: str, *, worked: bool = False) -> str:
     if marked:
         return tail.strip()
     if "\\boxed" in text or "\\fbox" in text:
-        from da3po_cli.rewards.extract import extract_answer
+        from da3po_cli.rewards.reading.extract import extract_answer
 
         found = extract_answer(text)
         return ", ".join(found.side_by_side or (found.text or "",)).strip()

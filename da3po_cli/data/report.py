@@ -15,7 +15,7 @@ from da3po_cli.data.prompts import fitting, tokenise
 from da3po_cli.data.readers import numbered
 from da3po_cli.data.spec import Source
 from da3po_cli.data.verify import drop_unverifiable, verifier
-from da3po_cli.rewards.pool import GradingPool
+from da3po_cli.rewards.pool.pool import GradingPool
 from da3po_cli.rewards.registry import sources as rewards_by_source
 
 _JSON_TYPES = {str: "text or number", dict: "object", list: "list", bool: "true or false"}  # numbers are kept as text

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from da3po_cli.config.schema import RewardConfig
 from da3po_cli.data.formats import Row, Rows
-from da3po_cli.rewards.pool import GradingPool
+from da3po_cli.rewards.pool.pool import GradingPool
 from da3po_cli.rewards.registry import sources as rewards_by_source
 from da3po_cli.rewards.types import Grade
 

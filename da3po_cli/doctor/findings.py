@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from da3po_cli.config.checks import is_hub_data
+from da3po_cli.checks.rules import is_hub_data
 from da3po_cli.config.devices import Devices
 from da3po_cli.config.models import is_hub_id, model_directory
 from da3po_cli.config.plan import layout
@@ -17,7 +17,7 @@ from da3po_cli.data.spec import parse_spec
 from da3po_cli.errors import UsageError
 from da3po_cli.planning.estimate import Estimate
 from da3po_cli.planning.own import own_estimate
-from da3po_cli.runs import runs_root
+from da3po_cli.runs.directory import runs_root
 
 Status = Literal["ok", "warn", "fail"]
 

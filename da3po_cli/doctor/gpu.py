@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from da3po_cli.config.checks_layout import FP8_CAPABILITY
+from da3po_cli.checks.layout import FP8_CAPABILITY
 from da3po_cli.doctor.findings import Context, Finding, fail, gib, ok, warn
 
 LEAST_DRIVER = {12: 525, 13: 580}

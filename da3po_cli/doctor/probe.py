@@ -39,7 +39,7 @@ ENGINE_OPTIONS = (
     "max_num_batched_tokens",
     "enable_prefix_caching",
 )
-"""Options that `da3po_cli.runtime.rollout` starts vLLM with."""
+"""Options that `da3po_cli.rollouts.engine` starts vLLM with."""
 SAMPLING_FIELDS = (
     "temperature",
     "top_p",

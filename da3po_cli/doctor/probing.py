@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from da3po_cli.runtime.vllm_process import engine_environment
+from da3po_cli.rollouts.process import engine_environment
 
 SECONDS = 300.0  # for one package; vLLM takes up to a minute on a slow disk
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from da3po_cli.config.schema import Config
 from da3po_cli.errors import UsageError
-from da3po_cli.runs import RunDir
 from da3po_cli.runs.checkpoints import checkpoint_path
+from da3po_cli.runs.directory import RunDir
 from da3po_cli.runs.metrics import read_metrics
 from da3po_cli.runs.rollouts import read_rollouts, rollouts_file
 
@@ -81,7 +81,7 @@ def recompute(
     records = _records(run, step)
     begin = since if since is not None else max([one for one in run.saved_steps() if one < step], default=0)
     steps = {number: _groups(run, number) for number in range(begin + 1, step + 1)}
-    from da3po_cli.runtime.models import local_model
+    from da3po_cli.launching.models import local_model
 
     source = local_model(config.model.path)
     say(f"from the weights {f'after step {begin}' if begin else f'of {source}'}")

@@ -19,8 +19,8 @@ from da3po_cli.data.templates import encode, make_renderer, stop_token_ids, unkn
 from da3po_cli.data.wraps import BOXED_SUFFIX, bare_problem
 from da3po_cli.errors import Da3poError, UsageError
 from da3po_cli.evals.tasks import PLAIN_TEMPLATES, Job, Model, Task
-from da3po_cli.runtime import Sampling
-from da3po_cli.runtime.models import load_tokenizer
+from da3po_cli.launching.models import load_tokenizer
+from da3po_cli.protocols import Sampling
 
 
 def ask(model: Model, tasks: Sequence[Task], engine: dict[str, Any], stop_tokens: str | None) -> Job:

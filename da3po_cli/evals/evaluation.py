@@ -25,10 +25,10 @@ from da3po_cli.errors import UsageError
 from da3po_cli.evals.result import Result, make_result, read_results, write_results
 from da3po_cli.evals.samples import Record, SampleStore
 from da3po_cli.evals.tasks import Job
-from da3po_cli.runs import RunDir, command_line, git_commit
-from da3po_cli.runtime.eval_worker import FACTS, JOB
+from da3po_cli.evals.worker import FACTS, JOB
+from da3po_cli.runs.directory import RunDir, command_line, git_commit
 
-WORKER = "da3po_cli.runtime.eval_worker:eval_worker"
+WORKER = "da3po_cli.evals.worker:eval_worker"
 RESULT = "result.json"
 
 
@@ -71,7 +71,7 @@ def evaluate(
         UsageError: another process is at it.
         Da3poError: of the first rank that failed.
     """
-    from da3po_cli.runtime.launch import WorkerOptions, launch, outer_launcher
+    from da3po_cli.launching.launch import WorkerOptions, launch, outer_launcher
 
     run_dir, place = RunDir(directory), outer_launcher()
     if place is not None and place.rank > 0:

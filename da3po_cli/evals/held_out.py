@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from da3po_cli.algos.types import Group, Prompt
+from da3po_cli.evals.asking import make_prompts
 from da3po_cli.evals.metrics import Sample, by_difficulty, score, tally
 from da3po_cli.evals.tasks import Task
+from da3po_cli.protocols import Comm, Generator, Sampling, Validation
 from da3po_cli.rewards import Grade, GradingPool, Item, MathOptions
 from da3po_cli.rewards.registry import sources
 from da3po_cli.runs.validations import Correct
-from da3po_cli.runtime import Comm, Generator, Sampling, Validation
-from da3po_cli.runtime.asking import make_prompts
 
 
 class Graders:

@@ -45,7 +45,7 @@ def checkpoint_fingerprint(checkpoint: Path, source: Path) -> str:
 
 
 _PACKAGE = Path(__file__).resolve().parent.parent
-_CODE = ("runtime/rollout.py", "rewards/*.py", "evals/metrics.py", "algos/stats.py")
+_CODE = ("rollouts/engine.py", "rewards/**/*.py", "evals/metrics.py", "algos/stats.py")
 
 
 def code_fingerprint() -> str:

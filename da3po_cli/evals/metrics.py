@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 from da3po_cli.algos.stats import Interval, mean_interval, mean_of_means, pass_at_k, share_interval
-from da3po_cli.rewards.normalise import normalise
+from da3po_cli.rewards.reading.normalise import normalise
 
 # a problem is hard when the model before training solves it with a rate strictly below 0.5, and easy from 0.75 on
 HARD, EASY = 0.5, 0.75

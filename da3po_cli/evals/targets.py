@@ -11,18 +11,18 @@ from da3po_cli.config.models import is_hub_id
 from da3po_cli.config.plan import layout, with_layout
 from da3po_cli.config.schema import Config
 from da3po_cli.errors import Da3poError, Terminated, UsageError
+from da3po_cli.evals.asking import ask_in_child
+from da3po_cli.evals.evaluation import directory_of, evaluate, finished, forget
 from da3po_cli.evals.identity import checkpoint_fingerprint, code_fingerprint, directory_fingerprint
 from da3po_cli.evals.problems import load_problems
 from da3po_cli.evals.registry import Benchmark
 from da3po_cli.evals.result import Result
 from da3po_cli.evals.tasks import Asked, Job, Model, resolve
+from da3po_cli.launching.models import local_model
+from da3po_cli.launching.nodes import outer_launcher
 from da3po_cli.output import Out
-from da3po_cli.runs import latest_run, runs_root, versions
+from da3po_cli.runs.directory import latest_run, runs_root, versions
 from da3po_cli.runs.locate import Checkpoint, find_checkpoint
-from da3po_cli.runtime.asking import ask_in_child
-from da3po_cli.runtime.evaluation import directory_of, evaluate, finished, forget
-from da3po_cli.runtime.models import local_model
-from da3po_cli.runtime.nodes import outer_launcher
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from da3po_cli.config.schema import Config
 from da3po_cli.errors import UsageError
 from da3po_cli.evals.problems import Problem, Problems
 from da3po_cli.evals.registry import Benchmark
-from da3po_cli.runtime import Sampling
+from da3po_cli.protocols import Sampling
 
 SEED = 1  # one for every evaluation and validation, so that models are compared on the same draws
 PLAIN_TEMPLATES = ("dapo", "boxed", "none")

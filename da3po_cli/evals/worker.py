@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 from da3po_cli.algos.types import Prompt, Response
 from da3po_cli.config.schema import Config
+from da3po_cli.evals.held_out import Graders
 from da3po_cli.evals.progress import make_progress
 from da3po_cli.evals.samples import Record, SampleStore, SampleWriter
 from da3po_cli.evals.tasks import Job, Task
-from da3po_cli.runtime.evaluate import Graders
 
 if TYPE_CHECKING:
     import torch
 
-    from da3po_cli.runtime.launch import WorkerOptions
-    from da3po_cli.runtime.rollout import VllmGenerator
+    from da3po_cli.launching.launch import WorkerOptions
+    from da3po_cli.rollouts.engine import VllmGenerator
     from megatron_bridge.parallel import Parallel
 
 JOB, FACTS = "job.json", "engine.json"
@@ -79,7 +79,7 @@ def _sayer(parallel: Parallel, *, silent: bool) -> Any:
 
 def _start(job: Job, config: Config, parallel: Parallel) -> tuple[VllmGenerator, dict[str, Any]]:
     """The engine with the weights that are evaluated, and facts about it."""
-    from da3po_cli.runtime.rollout import VllmGenerator
+    from da3po_cli.rollouts.engine import VllmGenerator
 
     hf_dir, checkpoint = Path(job.model.path), job.model.checkpoint
     prompt_tokens = job.facts["max_prompt_tokens"]

@@ -19,17 +19,17 @@ import torch
 
 from da3po_cli.config.schema import Config
 from da3po_cli.errors import Da3poError, EnvironmentProblem, UsageError
+from da3po_cli.exporting.model_card import Facts, model_card
+from da3po_cli.exporting.shards import Spec, read_specs, size_text, write_files
+from da3po_cli.launching.models import local_model
 from da3po_cli.runs.locate import Checkpoint
 from da3po_cli.runs.metrics import read_metrics
-from da3po_cli.runtime.model_card import Facts, model_card
-from da3po_cli.runtime.models import local_model
-from da3po_cli.runtime.shards import Spec, read_specs, size_text, write_files
 from megatron_bridge.arch import read_arch
 from megatron_bridge.families import HF_HEAD
 from megatron_bridge.offline import hf_names, iter_checkpoint_weights
 
 if TYPE_CHECKING:
-    from da3po_cli.runtime.export_verify import Verification
+    from da3po_cli.exporting.verify import Verification
 
 DType = Literal["source", "bf16", "fp32"]
 _DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
@@ -112,7 +112,7 @@ def export(
         compare(specs, read_specs(partial), source)
         seconds, verification = time.perf_counter() - start, None
         if verify:
-            from da3po_cli.runtime.export_verify import verify as check
+            from da3po_cli.exporting.verify import verify as check
 
             verification = check(config, checkpoint.policy, source, partial, say)
     nbytes = sum(spec.nbytes for spec in specs.values())

@@ -1,13 +1,13 @@
 """From one command to all ranks of a job.
 
 * An outer launcher (torchrun, srun) has started this process: it is one rank, and runs the worker. How such ranks agree
-  on the job is in `da3po_cli.runtime.nodes`.
+  on the job is in `da3po_cli.launching.nodes`.
 * One rank: the worker runs in this process. No agent, so torch is imported once.
-* Several ranks: one in-process launch of torch elastic, whose ranks are fresh interpreters (`da3po_cli.runtime.rank`).
-  Rank 0 inherits the terminal, the others write to logs/attempt_N/rank_K.log.
+* Several ranks: one in-process launch of torch elastic, whose ranks are fresh interpreters
+  (`da3po_cli.launching.rank`). Rank 0 inherits the terminal, the others write to logs/attempt_N/rank_K.log.
 
 A rank that fails leaves rank_K.error.json; the earliest one is raised again here, as the error it was.
-How signals reach the ranks is in `da3po_cli.runtime.stop`.
+How signals reach the ranks is in `da3po_cli.launching.stop`.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from da3po_cli.config.load import from_dict
 from da3po_cli.config.plan import layout
 from da3po_cli.config.schema import Config
 from da3po_cli.errors import Da3poError, RankFailed, Terminated
+from da3po_cli.launching import stop
+from da3po_cli.launching.nodes import Place, outer_launcher, rendezvous
+from da3po_cli.launching.watchdog import watch
 from da3po_cli.output import print_error, redact
-from da3po_cli.runs import RunDir
-from da3po_cli.runtime import stop
-from da3po_cli.runtime.nodes import Place, outer_launcher, rendezvous
-from da3po_cli.runtime.vllm_process import engine_environment
-from da3po_cli.runtime.watchdog import watch
+from da3po_cli.rollouts.process import engine_environment
+from da3po_cli.runs.directory import RunDir
 
 __all__ = ["AGAIN", "Place", "WorkerOptions", "launch", "outer_launcher", "read_spec", "run_rank"]
 
-WORKER = "da3po_cli.runtime.worker:train_worker"
+WORKER = "da3po_cli.training.worker:train_worker"
 AGAIN = "again"
 ASKING = "rank_0.pid"  # beside the logs, while rank 0 takes requests to stop
 SHUTDOWN_SECONDS = 10  # from a rank's failure, or from the signal that ends the job at once, to SIGKILL
@@ -195,7 +195,7 @@ def _elastic(config: Config, run_dir: RunDir, options: WorkerOptions, worker: st
     relay = _Relay(logs / ASKING)
     try:
         with relay.installed():
-            elastic_launch(launch_config, sys.executable)("-m", "da3po_cli.runtime.rank", str(spec))
+            elastic_launch(launch_config, sys.executable)("-m", "da3po_cli.launching.rank", str(spec))
     except SignalException as caught:
         _restore_terminal()
         raise (KeyboardInterrupt if caught.sigval == signal.SIGINT else Terminated) from None

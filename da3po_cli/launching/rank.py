@@ -1,4 +1,4 @@
-"""Entry point of one rank that `launch` started: `python -m da3po_cli.runtime.rank SPEC`."""
+"""Entry point of one rank that `launch` started: `python -m da3po_cli.launching.rank SPEC`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from da3po_cli.errors import Da3poError, Terminated
-from da3po_cli.runtime.launch import AGAIN, WorkerOptions, read_spec, run_rank
-from da3po_cli.runtime.nodes import open_store, redirect
+from da3po_cli.launching.launch import AGAIN, WorkerOptions, read_spec, run_rank
+from da3po_cli.launching.nodes import open_store, redirect
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 

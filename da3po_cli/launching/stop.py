@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 
 from da3po_cli.errors import Terminated
-from da3po_cli.runtime import Comm
+from da3po_cli.protocols import Comm
 
 ASK = signal.SIGUSR2
 ENDINGS = (signal.SIGTERM, signal.SIGINT)

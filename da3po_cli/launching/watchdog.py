@@ -15,113 +15,28 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import json
 import os
 import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from da3po_cli.errors import Da3poError, EnvironmentProblem
+from da3po_cli.runs.heartbeat import DONE, DOWNLOAD, Beat, keep_beats, process_state, read_beats
 
 DUMP = signal.SIGUSR1
-SIZE = 512  # bytes of a beat file; it is written in place, so a full disk does not stop the beats
 SPARE = 32 << 10  # bytes that a rank frees when it ends, for the report of its error on a full disk
 DUMP_SECONDS = 6.0  # longest wait for the stacks of the other ranks
 START_SECONDS = 600.0  # at least, before the first step: imports and engines take long and do not beat
-DOWNLOAD = "download"  # the one phase without a limit: it is the network's
-DONE = "done"
 
 Report = Callable[[Da3poError, int], None]
-
-
-@dataclass(frozen=True)
-class Beat:
-    """What a rank says of itself."""
-
-    rank: int
-    pid: int
-    host: str
-    born: str = ""  # start time of the process as the kernel counts it: a process id may be given out again
-    phases: int = 0  # so far; ranks run the same ones, so a lower number is behind
-    ticks: int = 0
-    step: int = 0
-    phase: str = "start"
-    detail: str = ""
-
-
-class _Heart:
-    """This rank's beat file."""
-
-    def __init__(self, file: Path, rank: int) -> None:
-        self._beat = Beat(rank, os.getpid(), socket.gethostname(), process_state(os.getpid())[1])
-        self._handle = os.open(file, os.O_WRONLY | os.O_CREAT, 0o644)
-        self._written = 0.0
-        self._write()
-
-    def beat(self, phase: str, detail: str, step: int | None) -> None:
-        beat = self._beat
-        step = beat.step if step is None else step
-        self._beat = replace(beat, phases=beat.phases + 1, step=step, phase=phase, detail=detail[:80])
-        self._write()
-
-    def tick(self) -> None:
-        self._beat = replace(self._beat, ticks=self._beat.ticks + 1)
-        if time.monotonic() - self._written > 0.5:
-            self._write()
-
-    def _write(self) -> None:
-        self._written = time.monotonic()
-        text = json.dumps(asdict(self._beat)).encode()
-        with contextlib.suppress(OSError):
-            os.pwrite(self._handle, text.ljust(SIZE - 1) + b"\n", 0)
-
-    def close(self) -> None:
-        self.beat(DONE, "", None)
-        os.close(self._handle)
-
-
-_heart: _Heart | None = None
-
-
-def beat(phase: str, detail: str = "", *, step: int | None = None) -> None:
-    """This rank begins `phase` (of `step`, if another one than before); nothing outside of `watch`."""
-    if _heart is not None:
-        _heart.beat(phase, detail, step)
-
-
-def tick() -> None:
-    """This rank got on within its phase. Costs a microsecond."""
-    if _heart is not None:
-        _heart.tick()
-
-
-def read_beats(logs: Path) -> list[Beat]:
-    """The beats of all ranks that write to this directory, by rank."""
-    found: list[Beat] = []
-    for file in logs.glob("rank_*.beat"):
-        with contextlib.suppress(OSError, ValueError, TypeError):  # one that is just being made
-            found.append(Beat(**json.loads(file.read_text(encoding="utf-8"))))
-    return sorted(found, key=lambda one: one.rank)
 
 
 def collective_timeout(stall_timeout: float) -> float:
     """Seconds that torch's collectives wait for a rank: long enough for the watchdog to be the first to tell."""
     return max(1800.0, stall_timeout + 300.0)
-
-
-def process_state(pid: int) -> tuple[str, str]:
-    """(state letter of the process, its start time) by the kernel; both empty where there is no such process."""
-    if not Path("/proc/self/stat").exists():  # not Linux
-        return "?", ""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return "", ""
-    return fields[0], fields[19]
 
 
 # ------------------------------------------------------------------------------------------------------------ watching
@@ -136,26 +51,23 @@ def watch(logs: Path, rank: int, timeout: float, report: Report) -> Iterator[Non
         timeout: seconds, at least START_SECONDS before the first step; 0 only keeps the beats.
         report: told the error and the rank that is behind, before this process ends with the error's exit code.
     """
-    global _heart
     logs.mkdir(parents=True, exist_ok=True)
     spare, stacks = logs / f".rank_{rank}.spare", logs / f"rank_{rank}.stacks.txt"
     alarm_file(logs).unlink(missing_ok=True)  # of ranks before this one's restart
     with contextlib.suppress(OSError):
         spare.write_bytes(b"\0" * SPARE)
-    _heart = _Heart(logs / f"rank_{rank}.beat", rank)
     handle = os.open(stacks, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     faulthandler.register(DUMP, file=handle, all_threads=False)
     watching = _Watch(logs, rank, timeout, handle, report)
     try:
         if timeout > 0:
             watching.start()
-        yield
+        with keep_beats(logs, rank):
+            yield
     finally:
         watching.stop()
         faulthandler.unregister(DUMP)
         os.close(handle)
-        _heart.close()
-        _heart = None
         with contextlib.suppress(OSError):
             spare.unlink(missing_ok=True)
             if not stacks.stat().st_size:

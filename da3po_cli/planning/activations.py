@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from da3po_cli.config.plan import stage_layers
 from da3po_cli.config.schema import Fp8Config, ParallelConfig
 from da3po_cli.planning.shape import Shape
 from da3po_cli.planning.state import BYTES
@@ -89,7 +88,7 @@ def activations(
     """Of a rank of pipeline stage `stage`, for micro-batches of `tokens` tokens."""
     width, t = BYTES[dtype], parallel.tensor
     s = t if parallel.sequence else 1
-    counts = stage_layers(shape.layers, parallel)
+    counts = parallel.stage_layers(shape.layers)
     layers = max(counts[stage :: parallel.pipeline])
     full = layer_bytes(shape, parallel, dtype, fp8, fused=fused)
     per_layer = width * shape.hidden / s if recompute else full

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from da3po_cli.config.checks_layout import layout_rules, model_rules, parallel_rules
+from da3po_cli.checks.layout import layout_rules, model_rules, parallel_rules
 from da3po_cli.config.models import ModelFacts
 from da3po_cli.config.plan import layout
 from da3po_cli.config.schema import Config

@@ -7,7 +7,7 @@ from typing import Any
 
 from da3po_cli.errors import UsageError
 from da3po_cli.planning.batch import Measured
-from da3po_cli.runs import RunDir
+from da3po_cli.runs.directory import RunDir
 from da3po_cli.runs.metrics import read_metrics
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from da3po_cli.config.models import ModelFacts
-from da3po_cli.config.plan import stage_layers
 from da3po_cli.config.schema import ParallelConfig
 from da3po_cli.errors import UsageError
 
@@ -123,7 +122,7 @@ def rank_parameters(shape: Shape, parallel: ParallelConfig, stage: int, *, fused
         fused: TransformerEngine's layers, whose norms are part of the linear layers after them, and come in another
             place than in Megatron's own.
     """
-    counts = stage_layers(shape.layers, parallel)
+    counts = parallel.stage_layers(shape.layers)
     chunks: list[list[Parameter]] = []
     for chunk in range(stage, len(counts), parallel.pipeline):
         first = sum(counts[:chunk])

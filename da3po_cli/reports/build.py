@@ -14,7 +14,7 @@ from da3po_cli.reports.arms import read_ablation
 from da3po_cli.reports.data import RunData
 from da3po_cli.reports.document import Document
 from da3po_cli.reports.run_report import run_document
-from da3po_cli.runs import RunDir, find_run, latest_run
+from da3po_cli.runs.directory import RunDir, find_run, latest_run
 from da3po_cli.runs.files import replace_text
 
 REPORT = "report.html"

@@ -15,7 +15,7 @@ from da3po_cli.algos.types import Group
 from da3po_cli.config.load import load_config
 from da3po_cli.config.schema import Config
 from da3po_cli.evals.metrics import HARD
-from da3po_cli.runs import RunDir
+from da3po_cli.runs.directory import RunDir
 from da3po_cli.runs.metrics import read_metrics
 from da3po_cli.runs.rollouts import read_rollouts
 from da3po_cli.runs.validations import Correct, read_validation

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from da3po_cli.algos.types import Group
-from da3po_cli.rewards.pool import GradingPool, self_check
+from da3po_cli.rewards.pool.pool import GradingPool, self_check
 from da3po_cli.rewards.registry import REWARDS, make_reward
 from da3po_cli.rewards.shaping import Shaping, overlong
 from da3po_cli.rewards.types import Grade, Item, MathOptions, Reward

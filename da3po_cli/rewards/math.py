@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from da3po_cli.rewards.compare import equivalent
-from da3po_cli.rewards.extract import Found, extract_answer, gold_answer
+from da3po_cli.rewards.comparing.compare import equivalent
+from da3po_cli.rewards.reading.extract import Found, extract_answer, gold_answer
 from da3po_cli.rewards.types import Grade, MathOptions
 
 __all__ = ["equivalent", "grade_math"]

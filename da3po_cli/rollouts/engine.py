@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from da3po_cli.algos.types import Group, Prompt, Response
 from da3po_cli.config.schema import RolloutConfig
 from da3po_cli.errors import EnvironmentProblem, UsageError
-from da3po_cli.runtime import Comm, Sampling
-from da3po_cli.runtime.vllm_process import running, starting
-from da3po_cli.runtime.watchdog import tick
+from da3po_cli.protocols import Comm, Sampling
+from da3po_cli.rollouts.process import running, starting
+from da3po_cli.runs.heartbeat import tick
 
 if TYPE_CHECKING:
     import torch

@@ -12,14 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from da3po_cli.errors import SyncError, UsageError
-from da3po_cli.runtime import SyncReport
-from da3po_cli.runtime.agreement import MAX_FAR, PROBE_FACTOR, Gap, fit_temperature, likely_cause
+from da3po_cli.protocols import SyncReport
+from da3po_cli.rollouts.agreement import MAX_FAR, PROBE_FACTOR, Gap, fit_temperature, likely_cause
 
 if TYPE_CHECKING:
     import torch
 
     from da3po_cli.algos.types import MicroBatch
-    from da3po_cli.runtime.rollout import VllmGenerator
+    from da3po_cli.rollouts.engine import VllmGenerator
 
 PROBE_TOKENS = 64  # of each probe sequence, so that the probe costs little beside long prompts
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from da3po_cli.config.paths import expanded
 from da3po_cli.errors import UsageError
-from da3po_cli.runs import RunDir, find_run
+from da3po_cli.runs.directory import RunDir, find_run
 from da3po_cli.runs.checkpoints import STATE_FILE, checkpoint_path
 
 _STEP_DIRECTORY = re.compile(r"step_(\d+)")

@@ -14,8 +14,8 @@ from da3po_cli.runs.files import write_lines, writing
 from da3po_cli.runs.metrics import MetricsWriter
 from da3po_cli.runs.rollouts import write_rollouts
 from da3po_cli.runs.validations import write_validation
-from da3po_cli.runtime import Validation
-from da3po_cli.runtime.watchdog import beat
+from da3po_cli.protocols import Validation
+from da3po_cli.runs.heartbeat import beat
 
 
 class RunLog:

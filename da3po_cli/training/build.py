@@ -14,23 +14,24 @@ from da3po_cli.data.prompts import PromptStream, open_stream
 from da3po_cli.data.spec import spec_label
 from da3po_cli.data.templates import stop_token_ids
 from da3po_cli.errors import UsageError
+from da3po_cli.evals.asking import limit_note
+from da3po_cli.evals.held_out import Graders, HeldOut, Validator, benchmark
 from da3po_cli.evals.problems import load_problems
 from da3po_cli.evals.registry import choose, load_registry
 from da3po_cli.evals.tasks import SEED, Asked, resolve
+from da3po_cli.launching.watchdog import collective_timeout
+from da3po_cli.protocols import Comm, Sampling
 from da3po_cli.rewards import Shaping
 from da3po_cli.rewards.registry import sources
+from da3po_cli.runs.heartbeat import tick
 from da3po_cli.runs.validations import Correct
-from da3po_cli.runtime import Comm, Sampling
-from da3po_cli.runtime.asking import limit_note
-from da3po_cli.runtime.collect import Grader
-from da3po_cli.runtime.evaluate import Graders, HeldOut, Validator, benchmark
-from da3po_cli.runtime.watchdog import collective_timeout
+from da3po_cli.training.collect import Grader
 
 if TYPE_CHECKING:
-    from da3po_cli.runtime.rollout import VllmGenerator
+    from da3po_cli.rollouts.engine import VllmGenerator
+    from da3po_cli.rollouts.sync import VllmSync
     from megatron_bridge.engine import MegatronPolicy
     from megatron_bridge.parallel import Parallel
-    from megatron_bridge.sync import VllmSync
 
 PROBE_PROMPTS = 8
 
@@ -49,6 +50,7 @@ def make_policy(config: Config, hf_dir: Path, parallel: Parallel) -> MegatronPol
         layout=config.parallel,
         fp8=config.fp8,
         with_reference=config.algo.kl_coef > 0,
+        on_forward=tick,
     )
 
 
@@ -80,7 +82,7 @@ class Engine:
         """
         from transformers import AutoTokenizer
 
-        from da3po_cli.runtime.rollout import VllmGenerator
+        from da3po_cli.rollouts.engine import VllmGenerator
 
         shaping = Shaping(
             config.rollout.max_tokens,
@@ -125,7 +127,7 @@ class Engine:
 
     def connect(self, policy: MegatronPolicy, prompts: Sequence[Prompt]) -> VllmSync:
         """The way from `policy` to this engine, probed with the first few of `prompts`."""
-        from megatron_bridge.sync import VllmSync
+        from da3po_cli.rollouts.sync import VllmSync
 
         probe = [list(prompt.token_ids) for prompt in prompts[:PROBE_PROMPTS]]
         return VllmSync(policy, self.generator, probe, logprob_gap_limit(self.config))

@@ -16,6 +16,7 @@ from typing import Any
 
 from da3po_cli.config.schema import CheckpointConfig
 from da3po_cli.errors import EnvironmentProblem, UsageError
+from da3po_cli.protocols import Comm, PendingSave, Policy
 from da3po_cli.runs.checkpoints import (
     STATE_FILE,
     amend_state,
@@ -29,8 +30,7 @@ from da3po_cli.runs.checkpoints import (
     write_state,
 )
 from da3po_cli.runs.files import writing
-from da3po_cli.runtime import Comm, PendingSave, Policy
-from da3po_cli.runtime.collect import RolloutSource
+from da3po_cli.training.collect import RolloutSource
 
 __all__ = ["STATE_FILE", "CheckpointStore", "checkpoint_path", "saved_steps"]
 

@@ -14,11 +14,11 @@ from da3po_cli.algos.types import Group, Prompt, Response
 from da3po_cli.config.schema import RewardConfig
 from da3po_cli.data.verify import Golds, verifier
 from da3po_cli.errors import DivergedError, UsageError
+from da3po_cli.protocols import Comm, Generator, Sampling
 from da3po_cli.rewards import Grade, GradeMany, GradingPool, Shaping, grade_groups, make_reward
 from da3po_cli.rewards.registry import sources
 from da3po_cli.runs.rollouts import read_rollouts, rollouts_file
-from da3po_cli.runtime import Comm, Generator, Sampling
-from da3po_cli.runtime.clock import Clock
+from da3po_cli.training.clock import Clock
 
 OnPhase = Callable[[str, str], None]
 

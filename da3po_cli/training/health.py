@@ -11,7 +11,7 @@ from typing import Any
 
 from da3po_cli.config.schema import HealthConfig
 from da3po_cli.errors import DivergedError
-from da3po_cli.runtime import Update
+from da3po_cli.protocols import Update
 
 MAX_KEPT = 10  # batches of skipped updates that one start of a run keeps: a disk is not for them
 

@@ -19,11 +19,11 @@ from da3po_cli.algos.losses import finish_metrics, make_loss_fn
 from da3po_cli.algos.sampling import Batch, SamplingExhausted
 from da3po_cli.algos.types import Group, MicroBatch, Trajectory
 from da3po_cli.config.schema import Config
-from da3po_cli.runtime import Comm, Policy, Update, Validation, WeightSync
-from da3po_cli.runtime.clock import Clock
-from da3po_cli.runtime.collect import RolloutSource
-from da3po_cli.runtime.health import Health, not_finite
-from da3po_cli.runtime.skipped import skipped_batch
+from da3po_cli.protocols import Comm, Policy, Update, Validation, WeightSync
+from da3po_cli.training.clock import Clock
+from da3po_cli.training.collect import RolloutSource
+from da3po_cli.training.health import Health, not_finite
+from da3po_cli.training.skipped import skipped_batch
 
 
 class Observer(Protocol):

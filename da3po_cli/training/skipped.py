@@ -8,7 +8,7 @@ from typing import Any
 
 from da3po_cli.algos.batching import collate, plan_micro_batches
 from da3po_cli.algos.types import Group, Trajectory
-from da3po_cli.runtime import Policy
+from da3po_cli.protocols import Policy
 
 
 def skipped_batch(

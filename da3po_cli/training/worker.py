@@ -8,22 +8,23 @@ from typing import TYPE_CHECKING, Any
 from da3po_cli.algos.sampling import DynamicSampler
 from da3po_cli.config.schema import Config
 from da3po_cli.errors import DivergedError
-from da3po_cli.runs import RunDir
+from da3po_cli.launching.launch import AGAIN, WorkerOptions
+from da3po_cli.launching.models import local_model
+from da3po_cli.launching.stop import Stop, deadline, listener
+from da3po_cli.launching.watchdog import collective_timeout
+from da3po_cli.protocols import Sampling
 from da3po_cli.runs.checkpoints import recover, saved_steps
+from da3po_cli.runs.directory import RunDir
 from da3po_cli.runs.display import Display, make_display
+from da3po_cli.runs.heartbeat import DOWNLOAD, beat
 from da3po_cli.runs.log import RunLog
 from da3po_cli.runs.metrics import MetricsWriter
 from da3po_cli.runs.validations import read_validation, validation_file
-from da3po_cli.runtime import Sampling
-from da3po_cli.runtime.build import PROBE_PROMPTS, Engine, make_policy
-from da3po_cli.runtime.checkpoint import CheckpointStore
-from da3po_cli.runtime.collect import LiveRollouts, ReplayedRollouts
-from da3po_cli.runtime.health import Health
-from da3po_cli.runtime.launch import AGAIN, WorkerOptions
-from da3po_cli.runtime.loop import Parts, due, train
-from da3po_cli.runtime.models import local_model
-from da3po_cli.runtime.stop import Stop, deadline, listener
-from da3po_cli.runtime.watchdog import DOWNLOAD, beat, collective_timeout
+from da3po_cli.training.build import PROBE_PROMPTS, Engine, make_policy
+from da3po_cli.training.checkpoint import CheckpointStore
+from da3po_cli.training.collect import LiveRollouts, ReplayedRollouts
+from da3po_cli.training.health import Health
+from da3po_cli.training.loop import Parts, due, train
 
 if TYPE_CHECKING:
     from megatron_bridge.parallel import Parallel

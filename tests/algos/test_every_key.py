@@ -17,7 +17,7 @@ from da3po_cli.algos.types import Group, Prompt, Response, Trajectory
 from da3po_cli.config.plan import overlong_cache
 from da3po_cli.config.schema import Config, ModelConfig, RolloutConfig
 from da3po_cli.rewards import Shaping
-from da3po_cli.runtime.loop import use_tis
+from da3po_cli.training.loop import use_tis
 
 LONGEST, NEEDED = 10, 4
 BASE = AlgoConfig(

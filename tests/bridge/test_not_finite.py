@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def policy(single):
-    from da3po_cli.runtime.build import make_policy
+    from da3po_cli.training.build import make_policy
 
     config = replace(Config(), model=ModelConfig(path="demo", dtype="float32"), train=TrainConfig(lr=1e-2))
     return make_policy(config, DEMO_MODEL, single)

@@ -19,9 +19,9 @@ from safetensors.torch import load_file
 
 from da3po_cli.config.schema import Config, ModelConfig
 from da3po_cli.errors import UsageError
-from da3po_cli.runs import RunDir
+from da3po_cli.exporting.export import export
+from da3po_cli.runs.directory import RunDir
 from da3po_cli.runs.locate import Checkpoint
-from da3po_cli.runtime.export import export
 from megatron_bridge.arch import read_arch
 from megatron_bridge.offline import hf_names, iter_checkpoint_weights
 
@@ -377,9 +377,9 @@ def test_peak_memory_is_that_of_a_file_not_of_the_model(tmp_path: Path) -> None:
     code = f"""
 from pathlib import Path
 from da3po_cli.config.schema import Config, ModelConfig
-from da3po_cli.runs import RunDir
+from da3po_cli.runs.directory import RunDir
 from da3po_cli.runs.locate import Checkpoint
-from da3po_cli.runtime.export import export
+from da3po_cli.exporting.export import export
 from megatron_bridge.arch import read_arch
 
 def status(field):

@@ -61,7 +61,7 @@ def policy(models: Path, name: str, single: Any) -> Any:
 
 
 def sync(trainer: Any, engine: Any) -> Any:
-    from megatron_bridge.sync import VllmSync
+    from da3po_cli.rollouts.sync import VllmSync
 
     return VllmSync(trainer, engine, PROBE, max_gap=1e-4)
 

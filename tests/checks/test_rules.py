@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from da3po_cli.config.checks import check
+from da3po_cli.checks.rules import check
 from da3po_cli.config.load import load_config
 from da3po_cli.config.models import SUPPORTED_ARCHITECTURES, is_hub_id, model_directory, model_facts
-from da3po_cli.config.plan import CPU_RANKS, layout, logprob_gap_limit, stage_layers, updates_per_step
+from da3po_cli.config.plan import CPU_RANKS, layout, logprob_gap_limit, updates_per_step
 from da3po_cli.config.schema import Config, ParallelConfig
 from da3po_cli.errors import UsageError
 
@@ -163,7 +163,7 @@ def test_the_first_fix_of_a_hint_removes_the_problem(model: Path, overrides: lis
 
 @pytest.mark.parametrize("ranks", [3, 5, 48])
 def test_responses_need_not_divide_over_data_parallel_ranks(model: Path, ranks: int) -> None:
-    """2 prompts x 8 = 16 responses; of 48 ranks most get none. tests/runtime/test_train.py trains so."""
+    """2 prompts x 8 = 16 responses; of 48 ranks most get none. tests/training/test_train.py trains so."""
     config = configured(model, "rollout.prompts=4", "train.mini_batch_prompts=2", f"parallel.data={ranks}")
     assert check(config) == []
 
@@ -301,12 +301,12 @@ def test_fp8_recipes_want_a_generation_of_gpus(model: Path, recipe: str, capabil
     ],
 )
 def test_layers_are_spread_over_the_stages(pipeline: int, virtual: int, layers: int, counts: list[int]) -> None:
-    assert stage_layers(layers, ParallelConfig(pipeline=pipeline, virtual_pipeline=virtual)) == counts
+    assert ParallelConfig(pipeline=pipeline, virtual_pipeline=virtual).stage_layers(layers) == counts
     assert sum(counts) == layers
 
 
 def test_given_layers_of_the_stages() -> None:
-    assert stage_layers(8, ParallelConfig(pipeline=2, pipeline_layers="3, 5")) == [3, 5]
+    assert ParallelConfig(pipeline=2, pipeline_layers="3, 5").stage_layers(8) == [3, 5]
 
 
 @pytest.mark.parametrize("tensor", [1, 2, 4, 8])

@@ -13,7 +13,7 @@ import pytest
 from da3po_cli.algos.table import ALGORITHMS
 from da3po_cli.config.load import load_config
 from da3po_cli.config.presets import preset_names
-from da3po_cli.runs import RunDir
+from da3po_cli.runs.directory import RunDir
 
 REPOSITORY = Path(__file__).parents[2]
 SECTIONS = [f"{section}." for section in vars(load_config([], env={}).config)]

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from da3po_cli.errors import UsageError
+from da3po_cli.evals import targets
+from da3po_cli.evals.asking import ask
 from da3po_cli.evals.registry import choose, load_registry
+from da3po_cli.evals.targets import find_target, make_job
 from da3po_cli.evals.tasks import Asked
-from da3po_cli.runs import RunDir
-from da3po_cli.runtime import targets
-from da3po_cli.runtime.asking import ask
-from da3po_cli.runtime.targets import find_target, make_job
+from da3po_cli.runs.directory import RunDir
 
 REPOSITORY = Path(__file__).parents[2]
 DEMO = REPOSITORY / "da3po_cli" / "demo_model"

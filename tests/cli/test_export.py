@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from da3po_cli import main
 from da3po_cli.config.models import DEMO_MODEL
 from da3po_cli.errors import UsageError
-from da3po_cli.runs import RunDir
+from da3po_cli.runs.directory import RunDir
 from da3po_cli.runs.locate import find_checkpoint
 
 CONFIG = "model:\n  path: demo\n  dtype: float32\nrun:\n  name: sums\n"

@@ -11,7 +11,7 @@ import pytest
 from da3po_cli.algos.table import ALGORITHMS
 from da3po_cli.config.load import flatten, load_config
 from da3po_cli.main import execute
-from da3po_cli.runs import RunDir
+from da3po_cli.runs.directory import RunDir
 
 
 def stdout(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

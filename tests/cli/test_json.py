@@ -22,9 +22,9 @@ from da3po_cli import main
 from da3po_cli.config import devices
 from da3po_cli.config.schema import AlgoConfig
 from da3po_cli.errors import EnvironmentProblem
+from da3po_cli.launching.launch import note_error
 from da3po_cli.output import Out, redact
-from da3po_cli.runs import RunDir, command_line
-from da3po_cli.runtime.launch import note_error
+from da3po_cli.runs.directory import RunDir, command_line
 
 REPOSITORY = Path(__file__).parents[2]
 TOKEN, API_KEY, PASSWORD = "hf_" + "Secret0123456789secret", "0123456789abcdef0123456789", "passw0rd"

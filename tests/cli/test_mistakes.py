@@ -17,7 +17,7 @@ import pytest
 
 from da3po_cli import main
 from da3po_cli.config import devices
-from da3po_cli.runs import RunDir
+from da3po_cli.runs.directory import RunDir
 
 FORMS = "a .parquet, .jsonl or .json file, a hub id such as org/name, arith, or sums"
 BENCHES = (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from da3po_cli.errors import EnvironmentProblem, UsageError
-from da3po_cli.runs import RunDir, find_run, latest_run, runs_root, versions
+from da3po_cli.runs.directory import RunDir, find_run, latest_run, runs_root, versions
 
 
 def test_attempts_add_up(tmp_path: Path) -> None:

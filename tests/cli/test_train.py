@@ -13,9 +13,9 @@ import pytest
 from da3po_cli import main
 from da3po_cli.config import devices
 from da3po_cli.config.load import load_config
-from da3po_cli.runs import RunDir
-from da3po_cli.runtime import launch as launch_module
-from da3po_cli.runtime.launch import WorkerOptions
+from da3po_cli.launching import launch as launch_module
+from da3po_cli.launching.launch import WorkerOptions
+from da3po_cli.runs.directory import RunDir
 
 REPOSITORY = Path(__file__).parents[2]
 MODEL = {
@@ -48,7 +48,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(devices, "installed_gpus", lambda root: 0)
-    monkeypatch.setattr("da3po_cli.runtime.job.find_spec", lambda name: name)
+    monkeypatch.setattr("da3po_cli.training.prepare.find_spec", lambda name: name)
     (tmp_path / "model").mkdir()
     (tmp_path / "model/config.json").write_text(json.dumps(MODEL))
     return Cli(capsys, tmp_path / "runs")
@@ -225,7 +225,7 @@ def test_unknown_flags_and_commands(cli: Cli) -> None:
 
 
 def test_missing_packages_are_the_environments_fault(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("da3po_cli.runtime.job.find_spec", lambda name: None if name == "vllm" else name)
+    monkeypatch.setattr("da3po_cli.training.prepare.find_spec", lambda name: None if name == "vllm" else name)
     code, _, err = cli("train", "-c", "demo", "--model", "model")
     assert code == 3
     assert "not installed: vllm" in err

@@ -13,7 +13,9 @@ from da3po_cli.config.keys import key_types, sections
 REPOSITORY = Path(__file__).parents[2]
 # What is only shown (commands, planning, reports) or only checked (config, but for what follows from it) does not act.
 ACTING = ("da3po_cli/algos/", "da3po_cli/config/plan.py", "da3po_cli/data/", "da3po_cli/evals/", "da3po_cli/rewards/")
-ACTING += ("da3po_cli/runs/", "da3po_cli/runtime/", "megatron_bridge/")
+ACTING += ("da3po_cli/runs/", "da3po_cli/training/", "da3po_cli/rollouts/", "da3po_cli/launching/")
+ACTING += ("da3po_cli/exporting/", "megatron_bridge/")
+ACTING += ("megatron_bridge/",)
 ONE_VALUE = {"parallel.context", "parallel.expert"}
 """Keys that exist to be refused, with the one value that is built: the checks read them, and need nobody else to."""
 

@@ -12,7 +12,7 @@ from da3po_cli.algos.table import ALGORITHMS
 from da3po_cli.config.load import Loaded, config_hash, diff, dump, flatten, from_dict, load_config
 from da3po_cli.config.schema import Config
 from da3po_cli.errors import ConfigErrors, UsageError
-from da3po_cli.runs import RunDir
+from da3po_cli.runs.directory import RunDir
 
 
 def load(files: list[str] | None = None, *overrides: str, **layers: dict[str, str]) -> Loaded:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from da3po_cli.algos.table import ALGORITHMS
+from da3po_cli.checks.rules import check
 from da3po_cli.config import presets
-from da3po_cli.config.checks import check
 from da3po_cli.config.load import load_config
 from da3po_cli.config.plan import overlong_cache
 from da3po_cli.errors import UsageError

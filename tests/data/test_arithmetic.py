@@ -15,12 +15,12 @@ from da3po_cli.data.arithmetic import (
     Problem,
     carries,
     draw,
-    final_result,
     held_out,
     problems,
     slip_rate,
     solve,
 )
+from da3po_cli.rewards.arith import final_result
 
 seeds = st.integers(0, 2**32)
 lengths = st.integers(1, MAX_STEPS)

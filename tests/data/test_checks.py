@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from da3po_cli.config.checks import check, is_hub_data
+from da3po_cli.checks.rules import check, is_hub_data
 from da3po_cli.config.load import load_config
 
 ROWS = '{"problem": "1+1", "answer": "2"}\n'

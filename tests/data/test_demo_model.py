@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, Qwen3ForCausalLM
 
-from da3po_cli.data.arithmetic import final_result, problems
+from da3po_cli.data.arithmetic import problems
+from da3po_cli.rewards.arith import final_result
 
 DEMO = Path(__file__).resolve().parents[2] / "da3po_cli" / "demo_model"
 CHARACTERS = "\n\t" + "".join(map(chr, range(32, 127)))

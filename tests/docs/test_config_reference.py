@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from docs_pages import ROOT, read
 
-from da3po_cli.config.checks import check
+from da3po_cli.checks.rules import check
 from da3po_cli.config.keys import key_types, sections
 from da3po_cli.config.load import load_config
 from da3po_cli.config.schema import Config

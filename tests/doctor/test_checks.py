@@ -196,7 +196,7 @@ def test_math_verify_is_needed_by_its_own_reward_only() -> None:
 
 def test_the_names_asked_of_vllm_are_those_that_the_rollout_uses() -> None:
     """Read from its source: arguments of SamplingParams and of LLM, methods called on the engine."""
-    tree = ast.parse((REPOSITORY / "da3po_cli/runtime/rollout.py").read_text())
+    tree = ast.parse((REPOSITORY / "da3po_cli/rollouts/engine.py").read_text())
     sampling: set[str] = set()
     methods: set[str] = set()
     for node in ast.walk(tree):

@@ -12,11 +12,11 @@ import pytest
 from da3po_cli.config.schema import Config
 from da3po_cli.data import templates
 from da3po_cli.errors import UsageError
+from da3po_cli.evals import asking
+from da3po_cli.evals.asking import ask, ask_in_child
 from da3po_cli.evals.problems import Problem, Problems
 from da3po_cli.evals.registry import Benchmark
 from da3po_cli.evals.tasks import Asked, Job, Model, Task, resolve
-from da3po_cli.runtime import asking
-from da3po_cli.runtime.asking import ask, ask_in_child
 
 DEMO = Path(__file__).parents[2] / "da3po_cli" / "demo_model"
 POSITIONS = 512  # of the demo's model; its tokens are characters

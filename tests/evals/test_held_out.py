@@ -14,9 +14,9 @@ from da3po_cli.algos.types import Group, Prompt, Response
 from da3po_cli.config.schema import Config, DataConfig, RolloutConfig, ValidationConfig
 from da3po_cli.data.prompts import open_stream
 from da3po_cli.errors import UsageError
-from da3po_cli.runtime import Sampling
-from da3po_cli.runtime.build import _benches, _limits, _sampling
-from da3po_cli.runtime.evaluate import HeldOut, Validator
+from da3po_cli.evals.held_out import HeldOut, Validator
+from da3po_cli.protocols import Sampling
+from da3po_cli.training.build import _benches, _limits, _sampling
 
 DEMO = Path(__file__).parents[2] / "da3po_cli" / "demo_model"  # a token is a character
 

@@ -19,11 +19,11 @@ from safetensors.torch import load_file, save_file
 from da3po_cli.config.models import DEMO_MODEL
 from da3po_cli.config.schema import Config, ModelConfig, TrainConfig
 from da3po_cli.errors import EnvironmentProblem, GateError, UsageError
-from da3po_cli.runs import RunDir
+from da3po_cli.exporting.export import Exported, compare, export
+from da3po_cli.exporting.shards import Spec, read_specs
+from da3po_cli.exporting.verify import verify
+from da3po_cli.runs.directory import RunDir
 from da3po_cli.runs.locate import Checkpoint
-from da3po_cli.runtime.export import Exported, compare, export
-from da3po_cli.runtime.export_verify import verify
-from da3po_cli.runtime.shards import Spec, read_specs
 
 # A tied Qwen3: vocabulary 100, hidden 128, 4 layers, 4 heads and 2 key/value heads of 32, feed-forward 384.
 PARAMETERS = 100 * 128 + 128 + 4 * (128 * 32 * (4 + 2 + 2 + 4) + 3 * 128 * 384 + 2 * 128 + 2 * 32)
@@ -227,7 +227,7 @@ def test_the_model_card(given: Given, tmp_path: Path) -> None:
 def test_the_model_card_names_what_is_on_the_hub() -> None:
     from dataclasses import replace
 
-    from da3po_cli.runtime.model_card import Facts, model_card
+    from da3po_cli.exporting.model_card import Facts, model_card
 
     given = Config(model=ModelConfig(path="Qwen/Qwen3-4B-Base"))
     given = replace(given, data=replace(given.data, train="BytedTsinghua-SIA/DAPO-Math-17k"))
@@ -389,7 +389,7 @@ def test_verify_sees_what_is_wrong(given: Given, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_failed_verification_leaves_nothing(given: Given, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("da3po_cli.runtime.export_verify.EXACT_BOUND", 0.0)
+    monkeypatch.setattr("da3po_cli.exporting.verify.EXACT_BOUND", 0.0)
     with pytest.raises(GateError, match="verification failed"):
         given.export(tmp_path / "out", dtype="fp32", verify=True)
     assert not list(tmp_path.iterdir())

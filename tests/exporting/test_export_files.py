@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from da3po_cli.config.models import DEMO_MODEL
 from da3po_cli.errors import UsageError
-from da3po_cli.runtime.shards import Spec, parse_size, plan_files, read_specs, write_files
+from da3po_cli.exporting.shards import Spec, parse_size, plan_files, read_specs, write_files
 
 
 def quiet(text: str) -> None:

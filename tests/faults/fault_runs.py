@@ -12,7 +12,7 @@ from demo_runs import SMALL
 
 from da3po_cli.algos.records import group_to_dict
 from da3po_cli.algos.types import Group, Prompt, Response
-from da3po_cli.runtime.watchdog import Beat, read_beats
+from da3po_cli.runs.heartbeat import Beat, read_beats
 
 MOST_STEPS = 8
 QUIET = ["run.tensorboard=false", "data.validation=null", "checkpoint.keep=2"]

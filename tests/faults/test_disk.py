@@ -15,7 +15,7 @@ from fault_runs import MOST_STEPS, group, logs, make_rollouts, when
 
 from da3po_cli.algos.sampling import Batch
 from da3po_cli.errors import EnvironmentProblem
-from da3po_cli.runs import RunDir
+from da3po_cli.runs.directory import RunDir
 from da3po_cli.runs.display import Silent
 from da3po_cli.runs.log import RunLog
 from da3po_cli.runs.metrics import MetricsWriter, read_metrics

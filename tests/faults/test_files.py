@@ -11,7 +11,7 @@ from demo_runs import metrics, train
 from fault_runs import make_rollouts
 
 from da3po_cli.config.models import DEMO_MODEL
-from da3po_cli.runs import RunDir
+from da3po_cli.runs.directory import RunDir
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 

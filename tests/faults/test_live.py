@@ -14,7 +14,7 @@ import pytest
 from demo_runs import SMALL, finish, metrics, start, train
 from fault_runs import logs, when
 
-from da3po_cli.runs import RunDir
+from da3po_cli.runs.directory import RunDir
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
@@ -85,7 +85,7 @@ def graders(parent: int) -> list[int]:
             of = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue
-        if of == parent and b"da3po_cli.rewards.worker" in words:
+        if of == parent and b"da3po_cli.rewards.pool.worker" in words:
             found.append(int(folder.name))
     return found
 

@@ -12,7 +12,7 @@ from demo_runs import metrics, train
 from fault_runs import make_rollouts
 
 from da3po_cli.config.load import load_config
-from da3po_cli.runs import RunDir
+from da3po_cli.runs.directory import RunDir
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 

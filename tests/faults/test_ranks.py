@@ -10,7 +10,7 @@ import pytest
 from demo_runs import finish, metrics, start, train
 from fault_runs import logs, make_rollouts, when
 
-from da3po_cli.runs import RunDir
+from da3po_cli.runs.directory import RunDir
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 

@@ -18,7 +18,7 @@ def recipe(request: pytest.FixtureRequest, need_te: Any) -> str:
     """Every recipe that can run here."""
     import torch
 
-    from da3po_cli.config.checks_layout import FP8_CAPABILITY
+    from da3po_cli.checks.layout import FP8_CAPABILITY
 
     need_te()
     major, minor = torch.cuda.get_device_capability()

@@ -28,9 +28,9 @@ def test_sleep_wake_and_resharding(
         pytest.skip("vLLM is not installed")
     from da3po_cli.algos.types import Prompt
     from da3po_cli.config.schema import RolloutConfig, TrainConfig
-    from da3po_cli.runtime import Sampling
-    from da3po_cli.runtime.rollout import VllmGenerator
-    from megatron_bridge.sync import VllmSync
+    from da3po_cli.protocols import Sampling
+    from da3po_cli.rollouts.engine import VllmGenerator
+    from da3po_cli.rollouts.sync import VllmSync
 
     start = time.perf_counter()
     rollout = RolloutConfig(max_tokens=128, max_sequences=64, gpu_memory=0.4)

@@ -12,8 +12,8 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.envir
 
 from da3po_cli import main
 from da3po_cli.config.schema import Config, ParallelConfig
-from da3po_cli.runs import RunDir
-from da3po_cli.runtime.launch import WorkerOptions, launch, outer_launcher
+from da3po_cli.launching.launch import WorkerOptions, launch, outer_launcher
+from da3po_cli.runs.directory import RunDir
 
 
 def start(directory: str, ranks: str, worker: str) -> None:

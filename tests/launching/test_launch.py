@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from da3po_cli.launching.launch import SHUTDOWN_SECONDS, first_failure, note_error, outer_launcher
 from da3po_cli.output import error_lines
-from da3po_cli.runs import RunDir
-from da3po_cli.runtime.launch import SHUTDOWN_SECONDS, first_failure, note_error, outer_launcher
+from da3po_cli.runs.directory import RunDir
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parent.parent

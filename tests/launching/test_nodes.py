@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from da3po_cli.errors import DivergedError
-from da3po_cli.runs import RunDir
+from da3po_cli.launching.launch import note_error
+from da3po_cli.launching.nodes import Place, identity, outer_launcher, same_job
+from da3po_cli.runs.directory import RunDir
 from da3po_cli.runs.metrics import read_metrics
-from da3po_cli.runtime.job import _first_to_fail
-from da3po_cli.runtime.launch import note_error
-from da3po_cli.runtime.nodes import Place, identity, outer_launcher, same_job
+from da3po_cli.training.job import _first_to_fail
 
 REPOSITORY = Path(__file__).parents[2]
 SMALL = [

@@ -1,4 +1,4 @@
-"""When a job stops before its last step: time limits in numbers; signals in tests/launch and test_resume.py."""
+"""When a job stops before its last step: time limits in numbers; signals in tests/launching and test_resume.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from da3po_cli.config.durations import seconds
 from da3po_cli.errors import Terminated
-from da3po_cli.runtime.stop import BOUNCE, Listener, Stop, deadline
+from da3po_cli.launching.stop import BOUNCE, Listener, Stop, deadline
 
 
 class One:

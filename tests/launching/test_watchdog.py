@@ -12,13 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from da3po_cli.runtime import watchdog
-from da3po_cli.runtime.watchdog import Beat, behind, read_beats, stall_error, watch
+from da3po_cli.launching import watchdog
+from da3po_cli.launching.watchdog import behind, stall_error, watch
+from da3po_cli.runs import heartbeat
+from da3po_cli.runs.heartbeat import Beat, read_beats
 
 RANK = """
 import sys, time
 from pathlib import Path
-from da3po_cli.runtime.watchdog import beat, tick, watch
+from da3po_cli.launching.watchdog import watch
+from da3po_cli.runs.heartbeat import beat, tick
 
 def report(error, rank):
     sys.stdout.write(f"{rank}|{error.message}|{error.where}|{error.hint}")
@@ -134,7 +137,7 @@ def test_a_rank_that_ends_well_leaves_its_last_beat_and_no_more(tmp_path):
     assert job.returncode == 0
     assert [file.name for file in tmp_path.iterdir()] == ["rank_0.beat"]
     (beat,) = read_beats(tmp_path)
-    assert (beat.rank, beat.phase, beat.phases) == (0, watchdog.DONE, 3)
+    assert (beat.rank, beat.phase, beat.phases) == (0, heartbeat.DONE, 3)
 
 
 def test_beats_are_written_in_place_and_the_file_keeps_its_size(tmp_path):
@@ -142,13 +145,13 @@ def test_beats_are_written_in_place_and_the_file_keeps_its_size(tmp_path):
     with watch(tmp_path, 2, 0, lambda error, rank: None):
         file = tmp_path / "rank_2.beat"
         inode, size = file.stat().st_ino, file.stat().st_size
-        watchdog.beat("train", "x" * 1000, step=123456)
-        assert (file.stat().st_ino, file.stat().st_size) == (inode, size) == (inode, watchdog.SIZE)
+        heartbeat.beat("train", "x" * 1000, step=123456)
+        assert (file.stat().st_ino, file.stat().st_size) == (inode, size) == (inode, heartbeat.SIZE)
         (beat,) = read_beats(tmp_path)
         assert (beat.rank, beat.step, beat.phase, beat.pid) == (2, 123456, "train", os.getpid())
-        assert beat.born == watchdog.process_state(os.getpid())[1] != ""
-    watchdog.beat("nobody listens")
-    watchdog.tick()
+        assert beat.born == heartbeat.process_state(os.getpid())[1] != ""
+    heartbeat.beat("nobody listens")
+    heartbeat.tick()
 
 
 def test_who_is_behind():

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from da3po_cli.config.schema import Config
 from da3po_cli.errors import DivergedError
-from da3po_cli.runs import RunDir
-from da3po_cli.runtime.launch import WorkerOptions
-from da3po_cli.runtime.stop import Stop, listener
+from da3po_cli.launching.launch import WorkerOptions
+from da3po_cli.launching.stop import Stop, listener
+from da3po_cli.runs.directory import RunDir
 
 
 def _group() -> None:

@@ -19,12 +19,12 @@ class Mutant:
     """The id of a test that fails on it; without a [case], one of its cases has to."""
 
 
-ALGOS, RUNTIME, BRIDGE = "da3po_cli/algos/", "da3po_cli/runtime/", "megatron_bridge/"
-LOOP, COLLECT, CHECKPOINT = RUNTIME + "loop.py", RUNTIME + "collect.py", RUNTIME + "checkpoint.py"
+ALGOS, TRAINING, ROLLOUTS, BRIDGE = "da3po_cli/algos/", "da3po_cli/training/", "da3po_cli/rollouts/", "megatron_bridge/"
+LOOP, COLLECT, CHECKPOINT = TRAINING + "loop.py", TRAINING + "collect.py", TRAINING + "checkpoint.py"
 LOSSES, ADVANTAGES, SAMPLING = ALGOS + "losses.py", ALGOS + "advantages.py", ALGOS + "sampling.py"
-BATCHING, SHAPING, ROLLOUT = ALGOS + "batching.py", "da3po_cli/rewards/shaping.py", RUNTIME + "rollout.py"
+BATCHING, SHAPING, ROLLOUT = ALGOS + "batching.py", "da3po_cli/rewards/shaping.py", ROLLOUTS + "engine.py"
 ENGINE, OPTIMIZER, LOGPROBS = BRIDGE + "engine.py", BRIDGE + "optimizer.py", BRIDGE + "logprobs.py"
-PACKING, SYNC = BRIDGE + "packing.py", BRIDGE + "sync.py"
+PACKING, SYNC = BRIDGE + "packing.py", ROLLOUTS + "sync.py"
 
 
 def replayed(arm: str) -> str:

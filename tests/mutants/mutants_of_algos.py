@@ -7,7 +7,7 @@ from mutant import ADVANTAGES, ALGOS, BATCHING, COLLECT, LOSSES, SAMPLING, SHAPI
 OLD_RATIO, NEW_RATIO = "importance_ratio(old, rollout, mask, algo.ratio)", "importance_ratio({}, mask, algo.ratio)"
 
 CARRIED = unit("algos/sampling", "a_step_may_be_filled_by_carried_groups_alone")
-RESUMED = unit("runtime/checkpoint", "cursor_surplus_and_keep_rate_are_saved_and_restored")
+RESUMED = unit("training/checkpoint", "cursor_surplus_and_keep_rate_are_saved_and_restored")
 
 LOSS = [
     Mutant(
@@ -261,14 +261,14 @@ DYNAMIC = [
         COLLECT,
         "seed=self._sampling.seed + step",
         "seed=self._sampling.seed",
-        unit("runtime/collect", "a_step_samples_with_a_seed_of_its_own"),
+        unit("training/collect", "a_step_samples_with_a_seed_of_its_own"),
     ),
     Mutant(
         "first solves are not marked",
         COLLECT,
         "self._solved.mark(batch.generated)",
         "pass",
-        unit("runtime/collect", "a_row_is_solved_for_the_first_time_once"),
+        unit("training/collect", "a_row_is_solved_for_the_first_time_once"),
     ),
     Mutant(
         "groups that were filtered are trained on again",

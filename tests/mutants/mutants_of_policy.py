@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mutant import ENGINE, LOGPROBS, OPTIMIZER, PACKING, ROLLOUT, RUNTIME, SYNC, Mutant, replayed, unit
+from mutant import ENGINE, LOGPROBS, OPTIMIZER, PACKING, ROLLOUT, SYNC, TRAINING, Mutant, replayed, unit
 
 POLICY = [
     Mutant("gradients of the last update stay", ENGINE, "chunk.zero_grad_buffer()", "pass", replayed("dapo")),
@@ -118,7 +118,7 @@ POLICY = [
     ),
     Mutant(
         "the policy is built for temperature 1",
-        RUNTIME + "build.py",
+        TRAINING + "build.py",
         "temperature=config.rollout.temperature",
         "temperature=1.0",
         replayed("temperature"),

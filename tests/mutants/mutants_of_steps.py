@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
-from mutant import BRIDGE, CHECKPOINT, COLLECT, LOOP, ROLLOUT, RUNTIME, SAMPLING, Mutant, live, replayed, unit
+from mutant import (
+    BRIDGE,
+    CHECKPOINT,
+    COLLECT,
+    LOOP,
+    ROLLOUT,
+    ROLLOUTS,
+    SAMPLING,
+    TRAINING,
+    Mutant,
+    live,
+    replayed,
+    unit,
+)
 
-ORDER = "tests/runtime/test_order.py::test_"
+ORDER = "tests/training/test_order.py::test_"
 
 LIVE = [
     Mutant(
@@ -37,7 +50,7 @@ LIVE = [
     ),
     Mutant(
         "the reward is not shaped",
-        RUNTIME + "build.py",
+        TRAINING + "build.py",
         "            overlong_cache(config),",
         "            0,",
         live("overlong shaping"),
@@ -57,14 +70,14 @@ STEP = [
         COLLECT,
         "group.step = step",
         "pass",
-        unit("runtime/steps", "a_resume_knows_from_which_step_a_carried_group_is"),
+        unit("training/steps", "a_resume_knows_from_which_step_a_carried_group_is"),
     ),
     Mutant(
         "a validation that is made up for does not reach its checkpoint",
         LOOP,
         "    parts.checkpoints.amend(step, found.metrics)",
         "    pass",
-        unit("runtime/steps", "a_validation_made_up_for_after_a_resume_counts_for_its_checkpoint"),
+        unit("training/steps", "a_validation_made_up_for_after_a_resume_counts_for_its_checkpoint"),
     ),
     Mutant(
         "trainer and engine are never compared",
@@ -82,24 +95,24 @@ STEP = [
     ),
     Mutant(
         "a gap that is not looked at",
-        RUNTIME + "agreement.py",
+        ROLLOUTS + "agreement.py",
         "self.mean > limit or abs(self.slope) > limit",
         "abs(self.slope) > limit",
-        unit("runtime/agreement", "rounding_of_a_healthy_model_stops_nothing_and_more_is_called_rounding"),
+        unit("rollouts/agreement", "rounding_of_a_healthy_model_stops_nothing_and_more_is_called_rounding"),
     ),
     Mutant(
         "a temperature that rounding hides",
-        RUNTIME + "agreement.py",
+        ROLLOUTS + "agreement.py",
         "self.mean > limit or abs(self.slope) > limit",
         "self.mean > limit",
-        unit("runtime/agreement", "a_temperature_that_the_mean_hides_is_told_by_the_slope"),
+        unit("rollouts/agreement", "a_temperature_that_the_mean_hides_is_told_by_the_slope"),
     ),
     Mutant(
         "a step is begun twice",
         SAMPLING,
         "if self._step.started:",
         "if False:",
-        unit("runtime/steps", "a_run_that_stops_at_max_rounds_goes_on_in_the_middle_of_its_step"),
+        unit("training/steps", "a_run_that_stops_at_max_rounds_goes_on_in_the_middle_of_its_step"),
     ),
     Mutant(
         "old log-probs never computed",
@@ -123,7 +136,7 @@ STEP = [
         LOOP,
         'config.model.dtype != "float32"',
         'config.model.dtype == "float32"',
-        unit("runtime/loop", "tis_is_on_for_half_precision_and_older_samples_unless_told_otherwise"),
+        unit("training/loop", "tis_is_on_for_half_precision_and_older_samples_unless_told_otherwise"),
     ),
     Mutant("KL to the present policy", LOOP, "reference=True", "reference=False", replayed("KL")),
     Mutant(
@@ -169,7 +182,7 @@ STEP = [
         LOOP,
         "plan[comm.data_rank]",
         "plan[0]",
-        unit("runtime/loop", "every_trajectory_is_trained_on_by_exactly_one_data_parallel_rank"),
+        unit("training/loop", "every_trajectory_is_trained_on_by_exactly_one_data_parallel_rank"),
     ),
     Mutant("advantages never assigned", LOOP, "assign_advantages(group, config.algo)", "pass", replayed("da3po")),
     Mutant("the loss is summed over updates", LOOP, " / max(1, len(sound))", "", replayed("dapo")),
@@ -185,7 +198,7 @@ STEP = [
         LOOP,
         "if all(map(math.isfinite, (u.loss, *u.sums.values())))",
         "if True",
-        unit("runtime/health", "a_skipped_update_does_not_colour_the_means_of_the_others"),
+        unit("training/health", "a_skipped_update_does_not_colour_the_means_of_the_others"),
     ),
 ]
 
@@ -262,7 +275,7 @@ RUN = [
         LOOP,
         "step % every == 0",
         "step % every == 1",
-        unit("runtime/loop", "due_every_n_steps_and_always_at_the_end"),
+        unit("training/loop", "due_every_n_steps_and_always_at_the_end"),
     ),
 ]
 
@@ -272,42 +285,42 @@ SAVED = [
         CHECKPOINT,
         'self._scores[pending.step] = pending.state["score"]',
         "pass",
-        unit("runtime/checkpoint", "the_best_is_kept"),
+        unit("training/checkpoint", "the_best_is_kept"),
     ),
     Mutant(
         "the score is lost where a step is saved again",
         CHECKPOINT,
         "self._scores.get(step) if score is None else score",
         "score",
-        unit("runtime/checkpoint", "a_step_that_is_saved_again_keeps_its_score"),
+        unit("training/checkpoint", "a_step_that_is_saved_again_keeps_its_score"),
     ),
     Mutant(
         "scores are lost in a restart",
         CHECKPOINT,
         'self._load_scores(step, state.get("best_metric"))',
         "pass",
-        unit("runtime/checkpoint", "the_best_score_outlives_a_restart"),
+        unit("training/checkpoint", "the_best_score_outlives_a_restart"),
     ),
     Mutant(
         "of equal checkpoints the oldest is kept",
         CHECKPOINT,
         "(self._scores[step], step)",
         "(self._scores[step], -step)",
-        unit("runtime/checkpoint", "of_equally_good_checkpoints_the_newest_is_kept"),
+        unit("training/checkpoint", "of_equally_good_checkpoints_the_newest_is_kept"),
     ),
     Mutant(
         "the position in the data is not restored",
         CHECKPOINT,
         'self._source.load_state(state["source"])',
         "pass",
-        unit("runtime/checkpoint", "load_restores_the_cursor_of_the_step_asked_for"),
+        unit("training/checkpoint", "load_restores_the_cursor_of_the_step_asked_for"),
     ),
     Mutant(
         "the position in the data is that of the end of the save",
         CHECKPOINT,
         'pending.state["score"] is not None:',
         'pending.state.update(source=self._source.state()) or pending.state["score"] is not None:',
-        unit("runtime/checkpoint", "a_background_save_is_whole_at_the_safe_point_after_its_last_byte"),
+        unit("training/checkpoint", "a_background_save_is_whole_at_the_safe_point_after_its_last_byte"),
     ),
     Mutant(
         "the schedule begins anew after a resume",

@@ -10,8 +10,9 @@ import pytest
 from da3po_cli.config.load import load_config
 from da3po_cli.doctor.recompute import Tolerance, recompute
 from da3po_cli.output import Out
-from da3po_cli.runs import RunDir
-from da3po_cli.runtime.job import Request, run
+from da3po_cli.runs.directory import RunDir
+from da3po_cli.training.job import run
+from da3po_cli.training.prepare import Request
 
 STEPS = 2
 # Two updates a step, a rate that rises, gradients that are clipped, and every checkpoint left.

@@ -11,7 +11,7 @@ import pytest
 from oracle_runs import BASE, disagreements, train
 
 from da3po_cli.doctor.recompute import Tolerance
-from da3po_cli.runs import RunDir
+from da3po_cli.runs.directory import RunDir
 from da3po_cli.runs.metrics import read_metrics
 from da3po_cli.runs.rollouts import read_rollouts
 
@@ -69,7 +69,7 @@ ARMS: dict[str, tuple[str, list[str], Check]] = {
 @pytest.fixture(scope="module")
 def kept_engine() -> Iterator[None]:
     """One world and one engine for all runs of this module: starting them takes ten times as long as two steps."""
-    import da3po_cli.runtime.rollout as rollout
+    import da3po_cli.rollouts.engine as rollout
     import megatron_bridge.parallel as place
 
     made: dict[str, Any] = {}

@@ -14,7 +14,7 @@ from oracle_runs import train
 
 from da3po_cli import main
 from da3po_cli.doctor import oracle
-from da3po_cli.runs import RunDir
+from da3po_cli.runs.directory import RunDir
 from da3po_cli.runs.files import write_lines
 from da3po_cli.runs.rollouts import read_rollouts
 

@@ -24,11 +24,11 @@ MIB = 1 << 20
 ARGUMENTS = ["-c", "demo", "parallel.data=1"]  # one rank: the process of the command itself
 IMPORTS = """
 import os, re
-from da3po_cli.runtime.vllm_process import engine_environment
+from da3po_cli.rollouts.process import engine_environment
 os.environ.update(engine_environment())
 from transformers import AutoTokenizer
 from vllm import LLM
-import megatron_bridge.engine, megatron_bridge.model, megatron_bridge.sync, da3po_cli.runtime.worker
+import megatron_bridge.engine, megatron_bridge.model, da3po_cli.rollouts.sync, da3po_cli.training.worker
 print(re.search(r"VmRSS:\\s+(\\d+) kB", open("/proc/self/status").read())[1])
 """
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from da3po_cli.config.checks import check
-from da3po_cli.config.checks_layout import model_rules
+from da3po_cli.checks.layout import model_rules
+from da3po_cli.checks.rules import check
 from da3po_cli.config.load import load_config
 from da3po_cli.config.plan import layout
 from da3po_cli.config.schema import Config

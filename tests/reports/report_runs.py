@@ -12,7 +12,7 @@ from da3po_cli.ablations.matrix import make_arms
 from da3po_cli.algos.diagnostics import SolvedPrompts
 from da3po_cli.algos.types import Group, Prompt, Response
 from da3po_cli.config.load import dump, load_config
-from da3po_cli.runs import RunDir
+from da3po_cli.runs.directory import RunDir
 from da3po_cli.runs.rollouts import write_rollouts
 
 PHASES = ("rollout", "grade", "logprob", "train", "sync", "validate", "checkpoint", "other")

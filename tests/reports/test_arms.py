@@ -12,7 +12,8 @@ from report_runs import make_ablation, make_run
 
 from da3po_cli.ablations.directory import RunState
 from da3po_cli.reports import arms as stats
-from da3po_cli.reports.ablation_report import ablation_document, cost_table, diff_table, result_tables
+from da3po_cli.reports.ablation_report import ablation_document
+from da3po_cli.reports.ablation_tables import cost_table, diff_table, result_tables
 from da3po_cli.reports.data import RunData
 
 FINALS = {"1.0": (0.70, 0.72, 0.74), "2.0": (0.74, 0.75, 0.79)}

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from test_table import DIFFERENT, EQUAL
 
-from da3po_cli.rewards.compare import equivalent
+from da3po_cli.rewards.comparing.compare import equivalent
 from da3po_cli.rewards.math import grade_math
 from da3po_cli.rewards.types import MathOptions
 

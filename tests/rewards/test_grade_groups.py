@@ -14,7 +14,7 @@ from da3po_cli.config.schema import RewardConfig
 from da3po_cli.errors import DivergedError, UsageError
 from da3po_cli.rewards import REWARDS, Grade, Shaping, grade_groups, overlong
 from da3po_cli.rewards.registry import sources
-from da3po_cli.runtime.collect import Grader
+from da3po_cli.training.collect import Grader
 
 
 @pytest.mark.parametrize(

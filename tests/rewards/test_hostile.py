@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from da3po_cli.rewards import GradingPool, MathOptions
-from da3po_cli.rewards.compare import equivalent
-from da3po_cli.rewards.extract import extract_answer
+from da3po_cli.rewards.comparing.compare import equivalent
 from da3po_cli.rewards.math import grade_math
+from da3po_cli.rewards.reading.extract import extract_answer
 
 DEADLINE_S = 3.0
 

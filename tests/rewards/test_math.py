@@ -3,8 +3,8 @@
 import pytest
 
 from da3po_cli.rewards import REWARDS, MathOptions
-from da3po_cli.rewards.extract import extract_answer
 from da3po_cli.rewards.math import equivalent
+from da3po_cli.rewards.reading.extract import extract_answer
 
 grade = REWARDS["math"]
 

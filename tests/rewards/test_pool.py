@@ -12,7 +12,7 @@ import pytest
 
 from da3po_cli.errors import UsageError
 from da3po_cli.rewards import GradingPool, MathOptions, self_check
-from da3po_cli.rewards.pool import CHUNK, DEADLINE
+from da3po_cli.rewards.pool.pool import CHUNK, DEADLINE
 
 REWARDS = """
 import os, signal, sys, time
@@ -75,7 +75,7 @@ def children():
             words = (entry / "cmdline").read_text()
         except (OSError, IndexError):
             continue
-        if parent == os.getpid() and "da3po_cli.rewards.worker" in words:
+        if parent == os.getpid() and "da3po_cli.rewards.pool.worker" in words:
             found.append(int(entry.name))
     return found
 

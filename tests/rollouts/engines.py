@@ -17,10 +17,10 @@ from da3po_cli.algos.table import ALGORITHMS
 from da3po_cli.algos.types import Group, MicroBatch, Prompt, Trajectory
 from da3po_cli.config.schema import RolloutConfig, TrainConfig
 from da3po_cli.errors import Da3poError
-from da3po_cli.runtime import Sampling
-from da3po_cli.runtime.rollout import VllmGenerator
+from da3po_cli.protocols import Sampling
+from da3po_cli.rollouts.engine import VllmGenerator
+from da3po_cli.rollouts.sync import VllmSync
 from megatron_bridge.parallel import Parallel, initialize
-from megatron_bridge.sync import VllmSync
 
 EOS, MAX_TOKENS, MAX_PROMPT = 2, 24, 16
 CONTEXT = 12  # of prompts with 5 to 9 tokens and their responses, where that is less than MAX_TOKENS

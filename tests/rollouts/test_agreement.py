@@ -13,8 +13,8 @@ from demo_runs import SMALL, metrics, train
 from da3po_cli.algos.losses import policy_loss
 from da3po_cli.algos.table import ALGORITHMS
 from da3po_cli.algos.types import Denominators, MicroBatch
-from da3po_cli.runs import RunDir
-from da3po_cli.runtime.agreement import Gap, fit_temperature, likely_cause
+from da3po_cli.rollouts.agreement import Gap, fit_temperature, likely_cause
+from da3po_cli.runs.directory import RunDir
 
 
 def sums_of(trainer, engine, tokens, temperature=1.0):

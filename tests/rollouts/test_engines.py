@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from da3po_cli.runtime.rollout import sample_seed, split_evenly
+from da3po_cli.rollouts.engine import sample_seed, split_evenly
 
 EOS, MAX_TOKENS = 2, 24
 LETTERS = ["", "", "", *"0123456789+-=,?ab"]  # of each token id; special tokens have no text

@@ -2,7 +2,7 @@
 
 import pytest
 
-from da3po_cli.runtime.clock import PHASES, Clock
+from da3po_cli.training.clock import PHASES, Clock
 
 
 class Hand:

@@ -16,11 +16,11 @@ from da3po_cli.config.models import DEMO_MODEL
 from da3po_cli.config.schema import CheckpointConfig, DataConfig
 from da3po_cli.data.prompts import open_stream
 from da3po_cli.errors import EnvironmentProblem, UsageError
+from da3po_cli.protocols import Sampling
 from da3po_cli.runs.checkpoints import checkpoint_path, read_state, recover, saved_steps
-from da3po_cli.runtime import Sampling
-from da3po_cli.runtime.checkpoint import CheckpointStore
-from da3po_cli.runtime.clock import Clock
-from da3po_cli.runtime.collect import LiveRollouts
+from da3po_cli.training.checkpoint import CheckpointStore
+from da3po_cli.training.clock import Clock
+from da3po_cli.training.collect import LiveRollouts
 
 
 class One:

@@ -12,9 +12,9 @@ from da3po_cli.algos.types import Group, Response
 from da3po_cli.config.models import DEMO_MODEL
 from da3po_cli.config.schema import DataConfig
 from da3po_cli.data.prompts import open_stream
-from da3po_cli.runtime import Sampling
-from da3po_cli.runtime.clock import Clock
-from da3po_cli.runtime.collect import LiveRollouts
+from da3po_cli.protocols import Sampling
+from da3po_cli.training.clock import Clock
+from da3po_cli.training.collect import LiveRollouts
 
 
 class Scripted:

@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 
 from da3po_cli.algos.types import Group, MicroBatch, Prompt, Response, Trajectory
-from da3po_cli.config.checks import check
+from da3po_cli.checks.rules import check
 from da3po_cli.config.load import resolve
 from da3po_cli.config.schema import HealthConfig
 from da3po_cli.errors import DivergedError
-from da3po_cli.runtime import Update
-from da3po_cli.runtime.health import MAX_KEPT, Health, not_finite
-from da3po_cli.runtime.loop import update_metrics
-from da3po_cli.runtime.skipped import skipped_batch
+from da3po_cli.protocols import Update
+from da3po_cli.training.health import MAX_KEPT, Health, not_finite
+from da3po_cli.training.loop import update_metrics
+from da3po_cli.training.skipped import skipped_batch
 
 
 def update(loss=1.0, norm=2.0, skipped=False, **sums):

@@ -7,8 +7,8 @@ import pytest
 from da3po_cli.algos import AlgoConfig
 from da3po_cli.algos.types import Group, Prompt, Response, Trajectory
 from da3po_cli.config.schema import Config, ModelConfig
-from da3po_cli.runtime import Update
-from da3po_cli.runtime.loop import due, micro_batches, mini_batch_rows, update_metrics, use_tis
+from da3po_cli.protocols import Update
+from da3po_cli.training.loop import due, micro_batches, mini_batch_rows, update_metrics, use_tis
 
 
 @pytest.mark.parametrize(("every", "expected"), [(3, [3, 6, 7]), (0, [7]), (1, [1, 2, 3, 4, 5, 6, 7]), (10, [7])])

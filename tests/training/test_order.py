@@ -21,11 +21,11 @@ from da3po_cli.config.schema import (
     ValidationConfig,
 )
 from da3po_cli.errors import DivergedError
+from da3po_cli.protocols import SyncReport, Update, Validation
 from da3po_cli.runs.checkpoints import saved_steps
-from da3po_cli.runtime import SyncReport, Update, Validation
-from da3po_cli.runtime.checkpoint import CheckpointStore
-from da3po_cli.runtime.health import Health
-from da3po_cli.runtime.loop import Parts, train
+from da3po_cli.training.checkpoint import CheckpointStore
+from da3po_cli.training.health import Health
+from da3po_cli.training.loop import Parts, train
 
 
 class Job:

@@ -14,8 +14,8 @@ import pytest
 from demo_runs import metrics
 
 from da3po_cli.data import arithmetic
-from da3po_cli.runs import RunDir
 from da3po_cli.runs.checkpoints import read_state
+from da3po_cli.runs.directory import RunDir
 
 pytestmark = pytest.mark.slow
 

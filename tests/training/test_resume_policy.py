@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 def make(parallel):
-    from da3po_cli.runtime.build import make_policy
+    from da3po_cli.training.build import make_policy
 
     config = replace(
         Config(), model=ModelConfig(path="demo", dtype="float32"), train=TrainConfig(lr=1e-2, warmup_steps=4)
@@ -152,7 +152,7 @@ class _Source:
 
 
 def store(directory, parallel, policy, **config):
-    from da3po_cli.runtime.checkpoint import CheckpointStore
+    from da3po_cli.training.checkpoint import CheckpointStore
 
     source = _Source()
     return CheckpointStore(directory, CheckpointConfig(keep=1, **config), policy, source, parallel), source

@@ -16,11 +16,11 @@ from da3po_cli.algos.sampling import DynamicSampler, SamplingExhausted
 from da3po_cli.data.formats import Dropped
 from da3po_cli.data.prompts import Item, Part, PromptStream
 from da3po_cli.errors import UsageError
+from da3po_cli.protocols import Sampling
 from da3po_cli.runs.checkpoints import read_state
 from da3po_cli.runs.rollouts import read_rollouts, rollouts_file, write_rollouts
-from da3po_cli.runtime import Sampling
-from da3po_cli.runtime.clock import Clock
-from da3po_cli.runtime.collect import LiveRollouts
+from da3po_cli.training.clock import Clock
+from da3po_cli.training.collect import LiveRollouts
 
 DAPO = replace(ALGORITHMS["dapo"].defaults, max_rounds=50)
 CARRY = replace(DAPO, carry_surplus=True)

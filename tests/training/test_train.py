@@ -10,7 +10,7 @@ from demo_runs import da3po, metrics
 from transformers import AutoModelForCausalLM
 
 from da3po_cli.runs.metrics import read_metrics
-from da3po_cli.runtime.clock import PHASES
+from da3po_cli.training.clock import PHASES
 
 pytestmark = pytest.mark.slow
 

@@ -9,16 +9,16 @@ import re
 from collections.abc import Sequence
 from fractions import Fraction
 
-from da3po_cli.rewards import words
-from da3po_cli.rewards.answer import Answer, TooNested, flat, read
-from da3po_cli.rewards.equality import proportional, same_value
-from da3po_cli.rewards.evaluate import symbols
-from da3po_cli.rewards.expression import parse
-from da3po_cli.rewards.leaves import Leaves, Result, all_of, as_result, counted, parsed
-from da3po_cli.rewards.nodes import Node, NotAnExpression
-from da3po_cli.rewards.normalise import normalise
-from da3po_cli.rewards.quantity import single_unit
-from da3po_cli.rewards.regions import NoRegion, region, same_region
+from da3po_cli.rewards.comparing.leaves import Leaves, Result, all_of, as_result, counted, parsed
+from da3po_cli.rewards.comparing.regions import NoRegion, region, same_region
+from da3po_cli.rewards.expressions.equality import proportional, same_value
+from da3po_cli.rewards.expressions.evaluate import symbols
+from da3po_cli.rewards.expressions.expression import parse
+from da3po_cli.rewards.expressions.nodes import Node, NotAnExpression
+from da3po_cli.rewards.reading import words
+from da3po_cli.rewards.reading.answer import Answer, TooNested, flat, read
+from da3po_cli.rewards.reading.normalise import normalise
+from da3po_cli.rewards.reading.quantity import single_unit
 from da3po_cli.rewards.types import MathOptions
 
 MAX_ANSWER = 2000  # characters; beyond it only the identical text is correct

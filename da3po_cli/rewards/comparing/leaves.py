@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from fractions import Fraction
 
 from da3po_cli.algos.types import Verdict
-from da3po_cli.rewards import words
-from da3po_cli.rewards.answer import is_name, split
-from da3po_cli.rewards.equality import Same, same_value
-from da3po_cli.rewards.evaluate import Irrational, TooLarge, Undefined, exact
-from da3po_cli.rewards.expression import parse
-from da3po_cli.rewards.nodes import Node, NotAnExpression, number
-from da3po_cli.rewards.quantity import Quantity, quantity
+from da3po_cli.rewards.expressions.equality import Same, same_value
+from da3po_cli.rewards.expressions.evaluate import Irrational, TooLarge, Undefined, exact
+from da3po_cli.rewards.expressions.expression import parse
+from da3po_cli.rewards.expressions.nodes import Node, NotAnExpression, number
+from da3po_cli.rewards.reading import words
+from da3po_cli.rewards.reading.answer import is_name, split
+from da3po_cli.rewards.reading.quantity import Quantity, quantity
 from da3po_cli.rewards.types import MathOptions
 
 Result = tuple[Verdict, str]

@@ -6,11 +6,11 @@ import math
 from fractions import Fraction
 from typing import Any
 
-from da3po_cli.rewards.answer import Answer
-from da3po_cli.rewards.equality import close
-from da3po_cli.rewards.evaluate import Irrational, Numeric, TooLarge, Undefined, exact, symbols
-from da3po_cli.rewards.expression import parse
-from da3po_cli.rewards.nodes import Node, NotAnExpression
+from da3po_cli.rewards.expressions.equality import close
+from da3po_cli.rewards.expressions.evaluate import Irrational, Numeric, TooLarge, Undefined, exact, symbols
+from da3po_cli.rewards.expressions.expression import parse
+from da3po_cli.rewards.expressions.nodes import Node, NotAnExpression
+from da3po_cli.rewards.reading.answer import Answer
 
 Bound = Any  # a Fraction, a real number of mpmath, or an infinity
 Interval = tuple[Bound, bool, Bound, bool]

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any, cast
 
-from da3po_cli.rewards.evaluate import Environment, Irrational, Numeric, TooLarge, Undefined, exact, symbols
-from da3po_cli.rewards.nodes import Node
+from da3po_cli.rewards.expressions.evaluate import Environment, Irrational, Numeric, TooLarge, Undefined, exact, symbols
+from da3po_cli.rewards.expressions.nodes import Node
 
 FULL_PRECISION = 12  # significant digits from which a decimal stands for the number of which it is the rounding
 MAX_SYMBOLS = 12

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any, cast
 
-from da3po_cli.rewards.nodes import Node
+from da3po_cli.rewards.expressions.nodes import Node
 
 MAX_BITS = 200_000  # of a numerator or denominator
 MAX_TERMS = 2000  # of a sum or product

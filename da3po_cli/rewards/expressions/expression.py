@@ -12,34 +12,15 @@
 
 from __future__ import annotations
 
-import re
 from fractions import Fraction
 
-from da3po_cli.rewards.nodes import Node, NotAnExpression, continued, number, read_number, repeating
+from da3po_cli.rewards.expressions.nodes import Node, NotAnExpression, continued, number, read_number, repeating
+from da3po_cli.rewards.expressions.tokens import FUNCTIONS, SYMBOLS, tokens
 
 MAX_DEPTH = 40
-MAX_TOKENS = 1500
 
-
-FUNCTIONS = {
-    "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "arccot", "sinh", "cosh", "tanh", "coth",
-    "arcsinh", "arccosh", "arctanh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "ln", "log", "lg", "exp",
-    "gcd", "lcm", "min", "max", "det", "Re", "Im", "arg", "sgn", "deg",
-    "abs", "floor", "ceil", "ceiling", "factorial",
-}  # fmt: skip
-_NAMED_OPERATORS = {"binom", "sum", "prod", "frac", "sqrt", "overline", "bar", "dot"}
-_SYMBOLS = {
-    "alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu", "nu", "xi",
-    "rho", "sigma", "tau", "upsilon", "phi", "chi", "psi", "omega", "Gamma", "Delta", "Theta", "Lambda", "Xi", "Pi",
-    "Sigma", "Upsilon", "Phi", "Psi", "Omega", "hbar", "nabla", "partial", "Im",
-}  # fmt: skip
 _ACCENTS = {"hat", "vec", "tilde", "bar", "overline", "dot", "ddot", "widehat", "overrightarrow", "widetilde"}
 _APPLIED = set("fghFGHPuvy")  # letters that are functions when a bracket follows
-
-_TOKEN = re.compile(
-    r"\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,6}(?![\d.a-zA-Z]))?)|(?P<command>\\[a-zA-Z]+)|(?P<word>[a-zA-Z]+)"
-    r"|(?P<sign>[-+·/^(){}\[\]|!_',;=°%π∞…⌊⌋⌈⌉⟦⟧¦‖∧]))"
-)
 
 
 def parse(text: str) -> Node:
@@ -55,40 +36,9 @@ def parse(text: str) -> Node:
     return node
 
 
-def _tokens(text: str) -> list[str]:
-    tokens: list[str] = []
-    position = 0
-    text = text.strip()
-    while position < len(text):
-        match = _TOKEN.match(text, position)
-        if match is None or len(tokens) >= MAX_TOKENS:
-            raise NotAnExpression(text[position : position + 10])
-        word = match["word"]
-        if word:
-            tokens += _split_word(word)
-        else:
-            tokens.append(match[0].strip())
-        position = match.end()
-    return tokens
-
-
-def _split_word(word: str) -> list[str]:
-    """A function's name as a command, else a product of letters; a real word is no product."""
-    if word in FUNCTIONS or word in ("sqrt", "cbrt", "binom", "binomial"):
-        return ["\\" + ("binom" if word == "binomial" else word)]
-    if word in _SYMBOLS and len(word) > 2:
-        return ["\\" + word]
-    if len(word) > 5 or (len(word) > 3 and word.islower() and re.search("[aeiou]", word)):
-        raise NotAnExpression(word)
-    for name in FUNCTIONS:
-        if len(word) > len(name) > 2 and word.endswith(name):  # x sin t written as xsin t
-            return [*word[: -len(name)], "\\" + name]
-    return list(word)
-
-
 class _Parser:
     def __init__(self, text: str) -> None:
-        self._tokens = [*_tokens(text), ""]
+        self._tokens = [*tokens(text), ""]
         self._at = 0
         self._depth = 0
         self._bars = 0  # of absolute values that are open
@@ -283,7 +233,7 @@ class _Parser:
             return self._function(name)
         if name in _ACCENTS:
             return self._symbol(f"{name}({self._raw()})")
-        if name in _SYMBOLS or name == "mathbb":
+        if name in SYMBOLS or name == "mathbb":
             return self._symbol(f"{name}({self._raw()})" if name == "mathbb" else name)
         raise NotAnExpression(name)
 

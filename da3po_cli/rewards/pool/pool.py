@@ -238,7 +238,7 @@ class _Worker:
         }
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `end`)
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "da3po_cli.rewards.worker"],
+            [sys.executable, "-P", "-m", "da3po_cli.rewards.pool.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._complaints,
@@ -309,5 +309,5 @@ class _Worker:
         raise EnvironmentProblem(
             f"a grading worker did not start: {said.splitlines()[-1] if said else reply}",
             where=f"reward {reward!r}",
-            hint=f"{sys.executable} -m da3po_cli.rewards.worker must be able to run",
+            hint=f"{sys.executable} -m da3po_cli.rewards.pool.worker must be able to run",
         ) from (Da3poError(said) if said else None)

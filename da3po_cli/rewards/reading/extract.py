@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 from typing import NamedTuple
 
-from da3po_cli.rewards.normalise import closing
+from da3po_cli.rewards.reading.normalise import closing
 from da3po_cli.rewards.types import MathOptions
 
 MAX_BARE = 200  # characters of a response that can be an answer as a whole

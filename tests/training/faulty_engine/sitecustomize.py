@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from da3po_cli.runtime.rollout import VllmGenerator
+from da3po_cli.rollouts.engine import VllmGenerator
 
 fault, _, value = os.environ.get("ENGINE_FAULT", "").partition("=")
 

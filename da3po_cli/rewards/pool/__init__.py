@@ -1,0 +1,1 @@
+"""Grading in worker processes."""

@@ -1,0 +1,1 @@
+"""The run directory and the files in it: what a run writes and reads, without torch."""
