@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from da3po_cli.commands.completion import complete_algos, complete_setting
-from da3po_cli.commands.options import Quiet, as_share, config_option
+from da3po_cli.commands.options import Quiet, as_share, config_option, overrides_argument
 from da3po_cli.config.presets import default_files, preset_names
 from da3po_cli.errors import GateError, RankFailed, Terminated, UsageError
 from da3po_cli.output import Out
@@ -39,10 +39,7 @@ def register(app: typer.Typer) -> None:
 
 
 def ablate(
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Config keys for all arms.", autocompletion=complete_setting),
-    ] = None,
+    overrides: Annotated[list[str] | None, overrides_argument("rollout.prompts=64, for all arms")] = None,
     config: Annotated[
         list[str] | None,
         config_option(f"Preset ({', '.join(preset_names())}) or YAML file."),

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from da3po_cli.commands.completion import complete_saved_config, complete_setting
-from da3po_cli.commands.options import Json, Quiet, config_option
+from da3po_cli.commands.completion import complete_saved_config
+from da3po_cli.commands.options import Json, Quiet, config_option, overrides_argument
 from da3po_cli.output import Out
 
 _EPILOG = """\b
@@ -25,12 +25,7 @@ def register(app: typer.Typer) -> None:
 
 
 def show(
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE", help="Config keys, such as train.lr=1e-6.", autocompletion=complete_setting
-        ),
-    ] = None,
+    overrides: Annotated[list[str] | None, overrides_argument("train.lr=1e-6")] = None,
     config: Annotated[
         list[str] | None,
         config_option("Preset or YAML file; repeatable."),

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from da3po_cli.commands.completion import complete_config, complete_setting
-from da3po_cli.commands.options import Json, Quiet
+from da3po_cli.commands.completion import complete_config
+from da3po_cli.commands.options import Json, Quiet, overrides_argument
 from da3po_cli.output import Out
 
 if TYPE_CHECKING:
@@ -45,14 +45,7 @@ def check(
             metavar="PATH", help="What data.train takes: a .parquet or .jsonl file, FILE@[a:b], several, a hub id."
         ),
     ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[KEY=VALUE]...",
-            help="Config keys, such as data.template=dapo.",
-            autocompletion=complete_setting,
-        ),
-    ] = None,
+    overrides: Annotated[list[str] | None, overrides_argument("data.template=dapo")] = None,
     model: Annotated[
         str | None, typer.Option("--model", help="Directory or hub id of the tokenizer; without it, no lengths.")
     ] = None,

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from da3po_cli.commands.completion import complete_setting
-from da3po_cli.commands.options import config_option
+from da3po_cli.commands.options import config_option, overrides_argument
 from da3po_cli.config.presets import default_files, preset_names
 from da3po_cli.errors import ConfigErrors, EnvironmentProblem, GateError, UsageError
 from da3po_cli.output import Out, wants_colour
@@ -41,12 +40,7 @@ def register(app: typer.Typer) -> None:
 
 def doctor(
     overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[RUN] [KEY=VALUE]...",
-            help="Config keys, such as fp8.format=hybrid; the run of --recompute.",
-            autocompletion=complete_setting,
-        ),
+        list[str] | None, overrides_argument("fp8.format=hybrid", also=("RUN", "the run of --recompute"))
     ] = None,
     recompute: Annotated[
         int | None,

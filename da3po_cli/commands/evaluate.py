@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from da3po_cli.commands.completion import complete_bench, complete_model, complete_setting, complete_template
-from da3po_cli.commands.options import Json, Quiet
+from da3po_cli.commands.completion import complete_bench, complete_model, complete_template
+from da3po_cli.commands.options import Json, Quiet, overrides_argument
 from da3po_cli.errors import UsageError
 from da3po_cli.output import Out
 
@@ -53,14 +53,7 @@ def register(app: typer.Typer) -> None:
 
 
 def evaluate(
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[KEY=VALUE]...",
-            help="Config keys, such as rollout.tensor=2.",
-            autocompletion=complete_setting,
-        ),
-    ] = None,
+    overrides: Annotated[list[str] | None, overrides_argument("rollout.tensor=2")] = None,
     bench: Annotated[
         str,
         typer.Option(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from da3po_cli.commands.completion import complete_run, complete_setting
-from da3po_cli.commands.options import Json, Quiet, config_option
+from da3po_cli.commands.completion import complete_run
+from da3po_cli.commands.options import Json, Quiet, config_option, overrides_argument
 from da3po_cli.config.presets import default_files, preset_names
 from da3po_cli.errors import ConfigErrors, UsageError
 from da3po_cli.output import Out
@@ -38,12 +38,7 @@ def register(app: typer.Typer) -> None:
 
 
 def plan(
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE", help="Config keys, such as train.recompute=true.", autocompletion=complete_setting
-        ),
-    ] = None,
+    overrides: Annotated[list[str] | None, overrides_argument("train.recompute=true")] = None,
     config: Annotated[
         list[str] | None,
         config_option(f"Preset ({', '.join(preset_names())}) or YAML file; repeatable, later ones win."),

@@ -16,9 +16,8 @@ from da3po_cli.commands.completion import (
     complete_algo,
     complete_resume,
     complete_run,
-    complete_setting,
 )
-from da3po_cli.commands.options import Quiet, config_option
+from da3po_cli.commands.options import Quiet, config_option, overrides_argument
 from da3po_cli.config.presets import preset_names
 from da3po_cli.output import Out
 
@@ -43,12 +42,7 @@ def register(app: typer.Typer) -> None:
 
 
 def train(
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE", help="Config keys, such as train.lr=1e-6.", autocompletion=complete_setting
-        ),
-    ] = None,
+    overrides: Annotated[list[str] | None, overrides_argument("train.lr=1e-6")] = None,
     algo: Annotated[
         str | None,
         typer.Option("--algo", metavar="NAME", help=", ".join(ALGORITHMS) + ".", autocompletion=complete_algo),

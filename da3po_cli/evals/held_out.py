@@ -110,9 +110,13 @@ class Validator:
             if not self.start:
                 self.start.update(correct)
             for bench, counts in correct.items():
-                levels = by_difficulty(self.start.get(bench, {}), counts, self.sampling.n)
+                start, now = (self._shares(one) for one in (self.start.get(bench, {}), counts))
+                levels = by_difficulty(start, now)
                 metrics |= {f"val/{bench}/acc_{level}": share for level, share in levels.items()}
         return Validation(metrics, correct)
+
+    def _shares(self, counts: Mapping[str, int]) -> dict[str, float]:
+        return {problem: count / self.sampling.n for problem, count in counts.items()}
 
 
 def _metrics(bench: str, groups: Sequence[Group]) -> dict[str, float]:

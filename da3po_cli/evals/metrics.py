@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 
 from da3po_cli.algos.stats import Interval, mean_interval, mean_of_means, pass_at_k, share_interval
 from da3po_cli.rewards.reading.normalise import normalise
 
 # a problem is hard when the model before training solves it with a rate strictly below 0.5, and easy from 0.75 on
 HARD, EASY = 0.5, 0.75
+Problem = TypeVar("Problem", bound=Hashable)
 _FRACTION = re.compile(r"(-?)\\frac(?:\{(\d{1,30})\}\{(\d{1,30})\}|(\d)(\d))|(-?\d{1,30})/(\d{1,30})")
 _DECIMAL = re.compile(r"[-+]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})")
 
@@ -152,23 +153,29 @@ def score(tallies: Sequence[Tally]) -> Scores:
     )
 
 
-def by_difficulty(start: Mapping[str, int], correct: Mapping[str, int], k: int) -> dict[str, float]:
-    """Accuracy on hard, medium and easy problems, by the pass rate of the model before training.
+def difficulty(base: float) -> str:
+    """The level of a problem, by the pass rate of the model before training."""
+    return "hard" if base < HARD else "medium" if base < EASY else "easy"
+
+
+def by_difficulty(
+    start: Mapping[Problem, float], now: Mapping[Problem, float], level: Callable[[float], str] = difficulty
+) -> dict[str, float]:
+    """Accuracy on the problems of each level.
 
     Args:
-        start: problem -> correct samples of the first `k` before training.
-        correct: the same now; problems that are not in `start` are left out.
+        start: problem -> share of correct samples before training.
+        now: the same at a later step; problems that are not in `start` are left out.
 
     Returns:
-        Level -> share of correct samples, of the levels that have a problem. The levels are fixed by `start`, so a
-        curve of one is over the same problems throughout.
+        Level -> mean share now, of the levels that have a problem. The levels are fixed by `start`, so a curve of one
+        is over the same problems throughout.
     """
-    shares: dict[str, list[float]] = {"hard": [], "medium": [], "easy": []}
-    for problem, count in correct.items():
+    shares: dict[str, list[float]] = {level(base): [] for base in (0.0, HARD, EASY)}
+    for problem, share in now.items():
         if problem in start:
-            base = start[problem] / k
-            shares["hard" if base < HARD else "medium" if base < EASY else "easy"].append(count / k)
-    return {level: sum(found) / len(found) for level, found in shares.items() if found}
+            shares[level(start[problem])].append(share)
+    return {one: sum(found) / len(found) for one, found in shares.items() if found}
 
 
 def average(scores: Sequence[Scores], metric: str) -> Interval:

@@ -109,8 +109,8 @@ def by_problem(arm: ArmData, reference: ArmData) -> Paired | None:
     Their population: problems like these, for these trained models. Benchmarks count equally.
     """
     seeds = [seed for seed in arm.runs if seed in reference.runs]
-    ours = [_scores(arm.runs[seed]) for seed in seeds]
-    theirs = [_scores(reference.runs[seed]) for seed in seeds]
+    ours = [arm.runs[seed].shares() for seed in seeds]
+    theirs = [reference.runs[seed].shares() for seed in seeds]
     if not seeds or not all([*ours, *theirs]):
         return None
     problems = [key for key in ours[0] if all(key in one for one in [*ours, *theirs])]
@@ -122,10 +122,6 @@ def by_problem(arm: ArmData, reference: ArmData) -> Paired | None:
         return None
     intervals = [mean_interval([[one] for one in values]) for values in groups.values()]
     return Paired(len(problems), mean_of_means(intervals), sign_flip_p_value(list(groups.values())))
-
-
-def _scores(run: RunData) -> dict[tuple[str, str], float]:
-    return {(bench, problem): share for bench, one in run.problem_scores().items() for problem, share in one}
 
 
 def mean_scores(data: AblationData) -> dict[str, float]:

@@ -14,7 +14,7 @@ from da3po_cli.algos.records import group_from_dict
 from da3po_cli.algos.types import Group
 from da3po_cli.config.load import load_config
 from da3po_cli.config.schema import Config
-from da3po_cli.evals.metrics import HARD
+from da3po_cli.evals.metrics import by_difficulty, difficulty
 from da3po_cli.runs.directory import RunDir
 from da3po_cli.runs.metrics import read_metrics
 from da3po_cli.runs.rollouts import read_rollouts
@@ -155,19 +155,13 @@ class RunData:
         Empty without a validation at step 0 that was saved problem by problem. The set is fixed, and the same for all
         runs from the same weights, for validation draws the same samples in each.
         """
-        start = self.problem_scores(0)
-        chosen = {(b, problem) for b, one in start.items() for problem, share in one if (share < HARD) == hard}
-        found: Curve = []
-        for step in self.validations if chosen else ():
-            shares = [
-                share
-                for bench, one in self.problem_scores(step).items()
-                for problem, share in one
-                if (bench, problem) in chosen
-            ]
-            if shares:
-                found.append((step, sum(shares) / len(shares)))
-        return found
+        start, level = self.shares(0), "hard" if hard else "other"
+        levels = ((step, by_difficulty(start, self.shares(step), _hard_or_other)) for step in self.validations)
+        return [(step, found[level]) for step, found in levels if level in found]
+
+    def shares(self, step: int | None = None) -> dict[tuple[str, str], float]:
+        """`problem_scores` of all benchmarks together, by (benchmark, problem)."""
+        return {(bench, problem): share for bench, one in self.problem_scores(step).items() for problem, share in one}
 
     # ------------------------------------------------------------------------------------------------- rollouts
 
@@ -202,3 +196,7 @@ def _within(files: Sequence[tuple[int, Path]], budget: int) -> list[tuple[int, P
         return list(files)
     count = max(1, len(files) * budget // total)
     return [files[round(n * (len(files) - 1) / max(1, count - 1))] for n in range(count)]
+
+
+def _hard_or_other(base: float) -> str:
+    return "hard" if difficulty(base) == "hard" else "other"

@@ -12,9 +12,9 @@ from da3po_cli.config.keys import key_types, sections
 
 REPOSITORY = Path(__file__).parents[2]
 # What is only shown (commands, planning, reports) or only checked (config, but for what follows from it) does not act.
-ACTING = ("da3po_cli/algos/", "da3po_cli/config/plan.py", "da3po_cli/data/", "da3po_cli/evals/", "da3po_cli/rewards/")
+ACTING = ("da3po_cli/algos/", "da3po_cli/config/plan.py", "da3po_cli/config/schema.py", "da3po_cli/data/")
 ACTING += ("da3po_cli/runs/", "da3po_cli/training/", "da3po_cli/rollouts/", "da3po_cli/launching/")
-ACTING += ("da3po_cli/exporting/", "megatron_bridge/")
+ACTING += ("da3po_cli/evals/", "da3po_cli/exporting/", "da3po_cli/rewards/", "megatron_bridge/")
 ACTING += ("megatron_bridge/",)
 ONE_VALUE = {"parallel.context", "parallel.expert"}
 """Keys that exist to be refused, with the one value that is built: the checks read them, and need nobody else to."""
@@ -43,7 +43,8 @@ def keys_read(source: str) -> set[str]:
 
 
 def _bindings(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
-    """(name, its annotation or what it is assigned from), in the order of the code."""
+    """(name, its annotation or what it is assigned from), in the order of the code; `self` is of its class."""
+    yield from (("self", ast.Name(node.name)) for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.arg | ast.AnnAssign | ast.Assign)]
     for node in sorted(nodes, key=lambda node: (node.lineno, node.col_offset)):
         if isinstance(node, ast.arg) and node.annotation is not None:

@@ -57,7 +57,7 @@ def made_up_names() -> set[str]:
         for node in ast.walk(losses)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.fullmatch(r"[a-z_]+_sum", node.value)
     }
-    levels = by_difficulty({"a": 0, "b": 5, "c": 8}, {"a": 0, "b": 0, "c": 0}, 8)
+    levels = by_difficulty({"a": 0, "b": 5 / 8, "c": 1}, {"a": 0, "b": 0, "c": 0})
     per_bench = {"avg@k", "pass@k", "length", "truncated", "unknown", *(f"acc_{level}" for level in levels)}
     return (
         {f"train/{name.removesuffix('_sum')}" for name in sums}

@@ -118,6 +118,7 @@ def test_problems_must_have_equally_many_samples():
 def test_levels_are_those_of_the_model_before_training() -> None:
     start = {"a": 0, "b": 3, "c": 4, "d": 5, "e": 6, "f": 8}  # of 8: below a half, below three quarters, the rest
     now = {"a": 2, "b": 8, "c": 4, "d": 8, "e": 6, "f": 7, "new": 8}
-    assert by_difficulty(start, now, 8) == {"hard": 10 / 16, "medium": 12 / 16, "easy": 13 / 16}
-    assert by_difficulty({"a": 8}, {"a": 4}, 8) == {"easy": 0.5}
-    assert by_difficulty({}, {"a": 4}, 8) == {}
+    start, now = ({problem: count / 8 for problem, count in counts.items()} for counts in (start, now))
+    assert by_difficulty(start, now) == {"hard": 10 / 16, "medium": 12 / 16, "easy": 13 / 16}
+    assert by_difficulty({"a": 1.0}, {"a": 0.5}) == {"easy": 0.5}
+    assert by_difficulty({}, {"a": 0.5}) == {}
