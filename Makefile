@@ -4,6 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
+# processes that share the tests; each needs a core and 4 GB
+JOBS ?= 2
 
 .PHONY: setup train test test-mutants test-long test-faults test-real test-latest lint lock clean
 
@@ -20,7 +22,7 @@ train: setup
 	$(BIN)/da3po train --algo da3po --lambda 2.0 --overwrite --name demo $(ARGS)
 
 test: setup
-	$(BIN)/python -m pytest $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 # Some hundred small mistakes in the training loop, each made alone in a copy and killed by the test that tests/mutants
 # names; 5 minutes on two cores. ARGS="losses 'never computed'" makes those with such words in their file or name.

@@ -17,6 +17,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With `-n`, the tests of a file stay in one process, which keeps its engine for them; the long files come first."""
+    slow = {item.path for item in items if any(map(item.get_closest_marker, ("slow", "faults", "long")))}
+    items.sort(key=lambda item: item.path not in slow)
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(item.path.relative_to(Path(__file__).parent).as_posix()))
+
+
 @pytest.fixture(scope="module")
 def single() -> Iterator[Any]:
     """A world of this one process, taken down after the module: there can be one of them at a time."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -19,7 +20,7 @@ from da3po_cli.algos.types import Group, Prompt, Response
 from da3po_cli.config.schema import RolloutConfig
 from da3po_cli.errors import EnvironmentProblem, UsageError
 from da3po_cli.protocols import Comm, Sampling
-from da3po_cli.rollouts.process import running, starting
+from da3po_cli.rollouts.process import name_shared_memory, running, starting
 from da3po_cli.runs.heartbeat import tick
 
 if TYPE_CHECKING:
@@ -145,6 +146,8 @@ class VllmGenerator:
                     f"vLLM can't be imported: {error}",
                     hint="pip install --no-deps -r requirements/cpu.txt (CPU), or pip install 'da3po[gpu]'",
                 ) from error
+            if not self.cuda and rollout.tensor > 1:
+                name_shared_memory(self._comm.broadcast(secrets.token_hex(4)))
             try:
                 return LLM(**options).llm_engine
             except ValueError as error:  # what vLLM raises for a model, layout or memory that it can't serve

@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from typing import Any
 
 
 def engine_environment() -> dict[str, str]:
@@ -52,6 +53,20 @@ def starting(rank: int) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def name_shared_memory(token: str) -> None:
+    """Give the shared memory over which the ranks of a CPU engine talk a name of its own; `token` is the job's.
+
+    vLLM makes the name of how its ranks found each other, and under the external launcher of nothing: all engines of a
+    machine would use one name, so a second job would end at once, and one that was killed would block all later ones.
+    """
+    from vllm.distributed.device_communicators.cpu_communicator import _CPUSHMDistributed
+
+    def make_group_name(communicator: Any) -> str:
+        return f"/da3po-{token}-{communicator.unique_name}-{'-'.join(map(str, communicator.ranks))}"
+
+    _CPUSHMDistributed.make_group_name = staticmethod(make_group_name)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -79,9 +79,14 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def run_world(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, str], tuple[Any, str]]:
+def run_world(
+    models: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[int, str], tuple[Any, str]]]:
     """(ranks, job) -> (what rank 0 of `engines.py` saved, everything that the ranks printed); each job runs once."""
     scratch = tmp_path_factory.mktemp("rollout-world")
+    leftover = Path("/dev/shm/-tp:0-[0-1]-cpushm_0")  # of a job that was killed, under vLLM's own name
+    if leftover.parent.is_dir():
+        leftover.touch()
 
     @cache
     def run(ranks: int, job: str) -> tuple[Any, str]:
@@ -99,4 +104,5 @@ def run_world(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
         assert ran.returncode == 0, ran.stderr[-6000:]
         return torch.load(out, weights_only=False), ran.stdout + ran.stderr
 
-    return run
+    yield run
+    leftover.unlink(missing_ok=True)
