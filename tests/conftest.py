@@ -18,7 +18,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With `-n`, the tests of a file stay in one process, which keeps its engine for them; the long files come first."""
+    """With `-n`, the tests of a file stay in one process, which keeps its engine for them. Long files come first."""
     slow = {item.path for item in items if any(map(item.get_closest_marker, ("slow", "faults", "long")))}
     items.sort(key=lambda item: item.path not in slow)
     for item in items:

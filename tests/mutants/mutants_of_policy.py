@@ -166,6 +166,6 @@ WEIGHTS = [
         ROLLOUT,
         '{seed}|{uid}|{number}"',
         '{seed}|{uid}"',
-        unit("rollout/engines", "sample_seeds_differ_and_do_not_change"),
+        unit("rollouts/engines", "sample_seeds_differ_and_do_not_change"),
     ),
 ]

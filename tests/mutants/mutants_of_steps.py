@@ -46,7 +46,7 @@ LIVE = [
         ROLLOUT,
         "self._engine.reset_prefix_cache()",
         "pass",
-        unit("rollout/engines", "cached_prefixes_are_of_the_present_weights"),
+        unit("rollouts/engines", "cached_prefixes_are_of_the_present_weights"),
     ),
     Mutant(
         "the reward is not shaped",
