@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With `-n`, the tests of a file stay in one process, which keeps its engine for them. Long files come first."""
     slow = {item.path for item in items if any(map(item.get_closest_marker, ("slow", "faults", "long")))}
