@@ -193,7 +193,8 @@ def _percentiles(values: Any) -> Interval:
     if not len(drawn):
         return Interval(float(values[0]), math.inf, -math.inf, math.inf)
     low, high = np.quantile(drawn, [0.025, 0.975], method="nearest")  # no arithmetic with infinities
-    return Interval(float(values[0]), float(drawn[np.isfinite(drawn)].std()), float(low), float(high))
+    finite = drawn[np.isfinite(drawn)]
+    return Interval(float(values[0]), float(finite.std()) if len(finite) else math.nan, float(low), float(high))
 
 
 # --------------------------------------------------------------------------------------------------------------- plots
