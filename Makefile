@@ -22,7 +22,7 @@ train: setup
 	$(BIN)/da3po train --algo da3po --lambda 2.0 --overwrite --name demo $(ARGS)
 
 test: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # Some hundred small mistakes in the training loop, each made alone in a copy and killed by the test that tests/mutants
 # names; 5 minutes on two cores. ARGS="losses 'never computed'" makes those with such words in their file or name.

@@ -17,13 +17,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With `-n`, the tests of a file stay in one process, which keeps its engine for them. Long files come first."""
+    """Long files come first, so that with `-n` no process is left with one at the end."""
     slow = {item.path for item in items if any(map(item.get_closest_marker, ("slow", "faults", "long")))}
     items.sort(key=lambda item: item.path not in slow)
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(item.path.relative_to(Path(__file__).parent).as_posix()))
 
 
 @pytest.fixture(scope="module")
