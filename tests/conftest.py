@@ -13,6 +13,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import warm  # noqa: E402
+
+warm.install()
+
 # a job in the background of a shell ignores it, and so would all that the tests start and interrupt
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -33,3 +37,12 @@ def single() -> Iterator[Any]:
     yield parallel
     parallel.shutdown()
     os.environ.update(hidden)
+
+
+@pytest.fixture(scope="module")
+def kept_engine() -> Iterator[None]:
+    """See `here.one_engine`: for all runs of a module that are made by `here`."""
+    from here import one_engine
+
+    with one_engine():
+        yield

@@ -9,8 +9,9 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
+import here
 import pytest
-from demo_runs import finish, metrics, start, train
+from demo_runs import finish, metrics, start
 from fault_runs import MOST_STEPS, group, logs, make_rollouts, when
 
 from da3po_cli.algos.sampling import Batch
@@ -93,6 +94,6 @@ def test_a_run_ends_and_goes_on_when_there_is_room(disk, tmp_path, unbroken, lea
     steps = [record["step"] for record in metrics(run.path)]
     assert steps == list(range(1, len(steps) + 1)) and len(steps) >= 4
     ballast.unlink()
-    train(disk, "--resume", "--name=run", arguments[-3])
+    here.train(disk, "--resume", "--name=run", arguments[-3])
     assert metrics(run.path) == unbroken(1)
     assert run.read()["status"] == "finished"

@@ -7,8 +7,9 @@ import os
 import shutil
 
 import pytest
-from demo_runs import metrics, train
+from demo_runs import metrics
 from fault_runs import make_rollouts
+from here import train
 
 from da3po_cli.config.models import DEMO_MODEL
 from da3po_cli.runs.directory import RunDir

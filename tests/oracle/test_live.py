@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -64,37 +64,6 @@ ARMS: dict[str, tuple[str, list[str], Check]] = {
         lambda run: any(group["step"] == 1 for group in groups(run, 2) if group["drop_reason"] is None),
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def kept_engine() -> Iterator[None]:
-    """One world and one engine for all runs of this module: starting them takes ten times as long as two steps."""
-    import da3po_cli.rollouts.engine as rollout
-    import megatron_bridge.parallel as place
-
-    made: dict[str, Any] = {}
-    initialize, engine = place.initialize, rollout.VllmGenerator
-
-    def same_world(*arguments: Any, **options: Any) -> Any:
-        if "world" not in made:
-            made["world"] = initialize(*arguments, **options)
-        return made["world"]
-
-    def same_engine(*arguments: Any, **options: Any) -> Any:
-        if "engine" not in made:
-            made["engine"] = engine(*arguments, **options)
-        return made["engine"]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(place, "initialize", same_world)
-        patch.setattr(place.Parallel, "shutdown", lambda self: None)
-        patch.setattr(engine, "close", lambda self: None)
-        patch.setattr(rollout, "VllmGenerator", same_engine)
-        yield
-    if "engine" in made:
-        made["engine"].close()
-    if "world" in made:
-        made["world"].shutdown()
 
 
 @pytest.mark.parametrize(("algo", "overrides", "is_so"), ARMS.values(), ids=ARMS)

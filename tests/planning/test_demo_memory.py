@@ -42,7 +42,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         clean.pop(name, None)
     runs = str(tmp_path_factory.mktemp("memory") / "runs")
     path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
-    return {**clean, "DA3PO_RUNS": runs, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    return {**clean, "DA3PO_RUNS": runs, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLD": "1"}
 
 
 @pytest.fixture(scope="module")

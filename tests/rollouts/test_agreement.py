@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
+import demo_runs
+import here
 import pytest
 import torch
-from demo_runs import SMALL, metrics, train
+from demo_runs import SMALL, metrics
 
 from da3po_cli.algos.losses import policy_loss
 from da3po_cli.algos.table import ALGORITHMS
 from da3po_cli.algos.types import Denominators, MicroBatch
 from da3po_cli.rollouts.agreement import Gap, fit_temperature, likely_cause
+from da3po_cli.rollouts.engine import VllmGenerator
 from da3po_cli.runs.directory import RunDir
 
 
@@ -141,27 +145,46 @@ FAULTY = Path(__file__).parent / "faulty_engine"
 RUN = [*SMALL, "--name=run", "--steps=3", "validation.every=0", "run.tensorboard=false", "parallel.data=1"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("temperature", "dtype", "within"), [(0.99, "float32", 1e-4), (0.9, "bfloat16", 1e-2)])
-def test_an_engine_at_another_temperature_stops_the_run_in_its_first_step(
-    tmp_path, monkeypatch, temperature, dtype, within
-):
-    """In bfloat16 the mean gap is that of a healthy large model, 0.01 nats; the slope over the surprise tells it."""
-    monkeypatch.setenv("ENGINE_FAULT", f"temperature={temperature}")
-    said = train(tmp_path, *RUN, f"model.dtype={dtype}", code=5, path=FAULTY)
+def is_told(said, run, temperature, within):
     found = re.search(r"the engine's log-probs are those of temperature ([\d.]+), the trainer's of 1:", said)
     assert found and float(found[1]) == pytest.approx(temperature, abs=within), said
     assert "  at: step 1, update 1, rollout.max_logprob_gap" in said
     assert "  fix: the engine has to sample at rollout.temperature" in said
-    run = RunDir(tmp_path / "run")
     assert run.read()["status"] == "failed"
     assert run.saved_steps() == [] and metrics(run.path) == []
 
 
 @pytest.mark.slow
-def test_weights_that_do_not_arrive_stop_the_run_in_the_step_that_samples_from_the_old_ones(tmp_path, monkeypatch):
-    monkeypatch.setenv("ENGINE_FAULT", "stale")
-    said = train(tmp_path, *RUN, code=5, path=FAULTY)
+def test_an_engine_at_another_temperature_stops_a_run_in_bfloat16_in_its_first_step(tmp_path, monkeypatch):
+    """The mean gap is that of a healthy large model, 0.01 nats; the slope over the surprise tells it."""
+    monkeypatch.setenv("ENGINE_FAULT", "temperature=0.9")
+    said = demo_runs.train(tmp_path, *RUN, "model.dtype=bfloat16", code=5, path=FAULTY)
+    is_told(said, RunDir(tmp_path / "run"), 0.9, 1e-2)
+
+
+@pytest.mark.slow
+def test_an_engine_at_another_temperature_stops_a_run_in_float32_in_its_first_step(tmp_path, monkeypatch, kept_engine):
+    request = VllmGenerator._request
+    monkeypatch.setattr(
+        VllmGenerator,
+        "_request",
+        lambda self, prompt, number, sampling: request(self, prompt, number, replace(sampling, temperature=0.99)),
+    )
+    is_told(here.train(tmp_path, *RUN, code=5), RunDir(tmp_path / "run"), 0.99, 1e-4)
+
+
+@pytest.mark.slow
+def test_weights_that_do_not_arrive_stop_the_run_in_the_step_that_samples_from_the_old_ones(
+    tmp_path, monkeypatch, kept_engine
+):
+    load = VllmGenerator.load_weights
+
+    def only_once(self, weights):
+        monkeypatch.setattr(VllmGenerator, "load_weights", lambda self, weights: [None for _ in weights] and None)
+        load(self, weights)
+
+    monkeypatch.setattr(VllmGenerator, "load_weights", only_once)
+    said = here.train(tmp_path, *RUN, code=5)
     assert "the engine has other weights than the trainer" in said
     assert "  at: step 2, update 1, rollout.max_logprob_gap" in said
     run = RunDir(tmp_path / "run")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 import signal
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 import demo_runs
+import here
 import pytest
 from demo_runs import metrics
 
@@ -25,6 +25,7 @@ STEPS = 24  # of a replayed run: at a tenth of a second each, time enough for a 
 
 start = partial(demo_runs.start, path=Path(__file__).parent)  # where tiny_reward is
 train = partial(demo_runs.train, path=Path(__file__).parent)
+train_here = partial(here.train, path=Path(__file__).parent)
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +36,10 @@ def root(tmp_path_factory):
     rows = [{"problem": problem.text, "answer": problem.answer} for problem in arithmetic.problems("train", ROWS)]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     live = [*SMALL, "--algo=dapo", f"data.train={data}", f"data.validation={data}", "parallel.data=1"]
-    with ThreadPoolExecutor(2) as pool:
-        commands = [[*live, "--name=whole", "--steps=4"], [*live, "--name=halves", "--steps=2"]]
-        list(pool.map(lambda arguments: train(root, *arguments), commands))
-    train(root, "--resume", "--name=halves", "--steps=4")
+    train(root, *live, "--name=whole", "--steps=4")
+    with here.one_engine():
+        train_here(root, *live, "--name=halves", "--steps=2")
+        train_here(root, "--resume", "--name=halves", "--steps=4")
     return root
 
 
@@ -118,7 +119,7 @@ def replay(root):
 @pytest.fixture(scope="module")
 def reference(root, replay):
     """One rank, never stopped."""
-    train(root, *replay, "parallel.data=1", "--name=reference", f"--steps={STEPS}", "checkpoint.every=0")
+    train_here(root, *replay, "parallel.data=1", "--name=reference", f"--steps={STEPS}", "checkpoint.every=0")
     return metrics(root / "reference")
 
 
@@ -151,8 +152,9 @@ def test_a_signal_saves_and_the_run_goes_on(root, replay, reference, number, cod
     assert run.read()["status"] == "interrupted"
     assert f"next: da3po train --resume --name {name}\n" in said
     assert said.count("--resume") == 1
-    train(root, "--resume", f"--name={name}", replay[-1])
-    if layout[0] == "parallel.data=1":
+    one_rank = layout[0] == "parallel.data=1"
+    (train_here if one_rank else train)(root, "--resume", f"--name={name}", replay[-1])
+    if one_rank:
         assert metrics(run.path) == reference
     else:
         for record, expected in zip(metrics(run.path), reference, strict=True):
@@ -161,7 +163,7 @@ def test_a_signal_saves_and_the_run_goes_on(root, replay, reference, number, cod
 
 
 def test_short_of_time_a_run_saves_and_ends_well(root, replay, reference):
-    said = train(
+    said = train_here(
         root, *replay, "parallel.data=1", "--name=short", f"--steps={STEPS}", "checkpoint.before=00:00:01"
     )  # it takes more than a second to start
     assert "interrupted (checkpoint.before=00:00:01): 1 steps" in said
@@ -169,9 +171,9 @@ def test_short_of_time_a_run_saves_and_ends_well(root, replay, reference):
     run = RunDir(root / "short")
     assert run.saved_steps() == [1]
     assert run.read()["status"] == "interrupted"
-    train(root, "--resume", "--name=short", replay[-1], "checkpoint.before=00:10", "--steps=3")
+    train_here(root, "--resume", "--name=short", replay[-1], "checkpoint.before=00:10", "--steps=3")
     assert metrics(run.path) == reference[:3]
-    said = train(root, "--resume", "--name=short", replay[-1])
+    said = train_here(root, "--resume", "--name=short", replay[-1])
     assert "nothing to do" in said and "--steps N goes on" in said
     assert len(run.read()["attempts"]) == 2
 

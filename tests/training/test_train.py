@@ -5,6 +5,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 
 import demo_runs
+import here
 import pytest
 from demo_runs import da3po, metrics
 from transformers import AutoModelForCausalLM
@@ -95,10 +96,10 @@ def test_json_output_is_events_on_stdout(root):
     assert [event["step"] for event in events[1:4]] == [0, 1, 2]
 
 
-def test_resume_goes_on_exactly(root):
+def test_resume_goes_on_exactly(root, kept_engine):
     """One step and one more after a resume equal two in a row: schedule, data and optimizer too."""
-    da3po(root, "train", *SMALL, *ONE_RANK, "--algo=dapo", "--name=halves", "--steps=1", "validation.every=0")
-    da3po(root, "train", "--resume", "--name=halves", "--steps=2")
+    here.train(root, *SMALL, *ONE_RANK, "--algo=dapo", "--name=halves", "--steps=1", "validation.every=0")
+    here.train(root, "--resume", "--name=halves", "--steps=2")
     whole, halves = metrics(root / "dapo")[2], metrics(root / "halves")[-1]
     assert halves["step"] == 2
     assert halves == {name: value for name, value in whole.items() if not name.startswith("val/")}

@@ -1,12 +1,8 @@
-"""First on PYTHONPATH, this makes the rollout engine of a real run do something else than it is told: ENGINE_FAULT.
-
-`temperature=T` samples at T whatever the config says, `stale` loads the weights of the first push and no later ones.
-"""
+"""First on PYTHONPATH, this makes the rollout engine of a real run sample at ENGINE_FAULT's `temperature=T`."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -21,11 +17,3 @@ if fault == "temperature":
         return request(self, prompt, number, replace(sampling, temperature=float(value)))
 
     VllmGenerator._request = at_another
-elif fault == "stale":
-    load = VllmGenerator.load_weights
-
-    def only_once(self: VllmGenerator, weights: Iterator[Any]) -> None:
-        VllmGenerator.load_weights = lambda self, weights: [None for _ in weights] and None
-        load(self, weights)
-
-    VllmGenerator.load_weights = only_once
