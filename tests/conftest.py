@@ -13,7 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import warm  # noqa: E402
+import warm
 
 warm.install()
 

@@ -35,14 +35,34 @@ HEAVY = ("train", "eval", "ablate", "export")  # commands of da3po that import t
 MODULES = ("da3po_cli.launching.rank", "da3po_cli.evals.asking", "torch.distributed.run")
 READ_AT_IMPORT = ("HF_", "TRANSFORMERS_", "VLLM_", "MPL", "HOME", "XDG_", "LD_", "CUDA_", "LC_", "LANG", "PYTHON")
 SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-LIBRARIES = """
-    torch torch.distributed.run torch.distributed.launcher.api torch.distributed.checkpoint torch._dynamo torch._inductor
-    vllm vllm.v1.engine.llm_engine vllm.v1.executor.uniproc_executor vllm.v1.worker.cpu_worker
-    vllm.model_executor.models.qwen3 vllm.entrypoints.llm
-    megatron.core megatron.core.parallel_state megatron.core.models.gpt megatron.core.optimizer
-    megatron.core.distributed megatron.core.dist_checkpointing megatron.core.pipeline_parallel
-    transformers transformers.models.auto.modeling_auto matplotlib.pyplot omegaconf rich.progress typer math_verify
-""".split()
+LIBRARIES = [
+    "torch",
+    "torch.distributed.run",
+    "torch.distributed.launcher.api",
+    "torch.distributed.checkpoint",
+    "torch._dynamo",
+    "torch._inductor",
+    "vllm",
+    "vllm.v1.engine.llm_engine",
+    "vllm.v1.executor.uniproc_executor",
+    "vllm.v1.worker.cpu_worker",
+    "vllm.model_executor.models.qwen3",
+    "vllm.entrypoints.llm",
+    "megatron.core",
+    "megatron.core.parallel_state",
+    "megatron.core.models.gpt",
+    "megatron.core.optimizer",
+    "megatron.core.distributed",
+    "megatron.core.dist_checkpointing",
+    "megatron.core.pipeline_parallel",
+    "transformers",
+    "transformers.models.auto.modeling_auto",
+    "matplotlib.pyplot",
+    "omegaconf",
+    "rich.progress",
+    "typer",
+    "math_verify",
+]
 
 _execute = subprocess.Popen._execute_child  # type: ignore[attr-defined]
 _server: socket.socket | None = None
@@ -120,7 +140,7 @@ def _ask(request: Mapping[str, Any], files: Sequence[int]) -> int:
 
 
 def serve(asked: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Start commands until nobody can ask any more. Returns in the processes that it starts, with what each is to run."""
+    """Start commands until nobody can ask any more. Returns in the processes that it starts: what each is to run."""
     while True:
         head, files, _, _ = socket.recv_fds(asked, 8, 3)
         if len(head) < 8:

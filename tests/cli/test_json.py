@@ -23,7 +23,7 @@ from da3po_cli.config import devices
 from da3po_cli.config.schema import AlgoConfig
 from da3po_cli.errors import EnvironmentProblem
 from da3po_cli.launching.launch import note_error
-from da3po_cli.output import Out, redact
+from da3po_cli.output import Out
 from da3po_cli.runs.directory import RunDir, command_line
 
 REPOSITORY = Path(__file__).parents[2]
@@ -284,11 +284,6 @@ def test_numbers_that_are_not_finite_are_null(capsys: pytest.CaptureFixture[str]
         ("hf_" + "AnotherToken12345 typed by hand", "*** typed by hand"),
     ],
 )
-def test_redaction(text: str, shown: str) -> None:
-    env = {"HF_TOKEN": TOKEN, "WANDB_API_KEY": API_KEY, "SHORT_TOKEN": "1", "TOKENIZERS_PARALLELISM": "false"}
-    assert redact(text, env) == shown
-
-
 def test_tracebacks_are_redacted(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,9 @@ import pytest
 
 from da3po_cli.errors import ConfigErrors, EnvironmentProblem, UsageError
 from da3po_cli.main import normalise
-from da3po_cli.output import Out, error_lines, print_error, rank, wants_colour
+from da3po_cli.output import Out, error_lines, print_error, rank, redact, wants_colour
+
+TOKEN, API_KEY, PASSWORD = "hf_" + "Secret0123456789secret", "0123456789abcdef0123456789", "passw0rd"
 
 
 class Terminal(io.StringIO):
@@ -102,3 +104,8 @@ def test_an_error_as_json_and_on_another_rank(
 )
 def test_resume_may_stand_alone(given: list[str], meant: list[str]) -> None:
     assert normalise(given) == meant
+
+
+def test_redaction(text: str, shown: str) -> None:
+    env = {"HF_TOKEN": TOKEN, "WANDB_API_KEY": API_KEY, "SHORT_TOKEN": "1", "TOKENIZERS_PARALLELISM": "false"}
+    assert redact(text, env) == shown
