@@ -7,6 +7,9 @@ ARGS ?=
 # processes that share the tests; each needs a core and 4 GB
 JOBS ?= 2
 
+# a file's tests stay in one process, which keeps what they share; COLD=1 gives every command an interpreter of its own
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+
 .PHONY: setup train test test-mutants test-long test-faults test-real test-latest lint lock clean
 
 setup: $(STAMP)
@@ -22,16 +25,17 @@ train: setup
 	$(BIN)/da3po train --algo da3po --lambda 2.0 --overwrite --name demo $(ARGS)
 
 test: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(PYTEST) $(ARGS)
 
 # Some hundred small mistakes in the training loop, each made alone in a copy and killed by the test that tests/mutants
 # names; 5 minutes on two cores. ARGS="losses 'never computed'" makes those with such words in their file or name.
 test-mutants: setup
 	$(BIN)/python tests/mutants/mutants_run.py $(ARGS)
 
-# what takes minutes and is left out of `make test`: whole ablations, four ranks on two nodes, ranks killed with the engine
+# what takes minutes and is left out of `make test`: whole ablations, layouts beside the plain ones, checkpoints of all
+# layouts, four ranks on two nodes, ranks killed with the engine
 test-long: setup
-	$(BIN)/python -m pytest -m long $(ARGS)
+	$(PYTEST) -m long $(ARGS)
 
 # Every failure of a long run, caused for real: killed and stopped ranks, a full disk, numbers that are not finite, broken
 # files. A part of it is in `make test`; all of it takes about 10 minutes. The full disk needs the right to mount a tmpfs.

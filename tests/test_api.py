@@ -51,7 +51,7 @@ def test_the_examples_of_the_docs(place: Path) -> None:
         "import os, sys\n"
         'assert not {"RANK", "WORLD_SIZE", "MASTER_PORT", "VLLM_ENABLE_V1_MULTIPROCESSING"} & set(os.environ)\n'
         "assert signal.getsignal(signal.SIGINT) is handler\n"
-        'assert not {"vllm", "megatron", "transformers"} & set(sys.modules)\n'
+        'assert not {"megatron_bridge", "da3po_cli.training.worker"} & set(sys.modules)\n'
         "assert longer.history()[-1] == longer.metrics\n"
         "assert longer.history()[1] == run.metrics\n"
         'print("steps", longer.step, longer.name, longer.status)\n'

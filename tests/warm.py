@@ -33,7 +33,20 @@ from typing import Any
 HERE = Path(__file__).parent
 HEAVY = ("train", "eval", "ablate", "export")  # commands of da3po that import torch
 MODULES = ("da3po_cli.launching.rank", "da3po_cli.evals.asking", "torch.distributed.run")
-READ_AT_IMPORT = ("HF_", "TRANSFORMERS_", "VLLM_", "MPL", "HOME", "XDG_", "LD_", "CUDA_", "LC_", "LANG", "PYTHON")
+READ_AT_IMPORT = (
+    "HF_HOME",
+    "HF_HUB_",
+    "TRANSFORMERS_",
+    "VLLM_",
+    "MPL",
+    "HOME",
+    "XDG_",
+    "LD_",
+    "CUDA_",
+    "LC_",
+    "LANG",
+    "PYTHON",
+)
 SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 LIBRARIES = [
     "torch",
@@ -92,7 +105,7 @@ def wanted(args: Any, env: Mapping[str, str]) -> bool:
         heavy = rest != [] and rest[0].endswith(".py")
     names = {name for name in {*env, *_environment} if name.startswith(READ_AT_IMPORT)} - {"PYTHONPATH"}
     same = all(env.get(name, _environment.get(name)) == _environment.get(name) for name in names)
-    return heavy and same and env.get("OMP_NUM_THREADS") == "1" and env.get("COLD") != "1"
+    return heavy and same and env.get("OMP_NUM_THREADS", "1") == "1" and env.get("COLD") != "1"
 
 
 def _execute_child(
@@ -206,6 +219,7 @@ def run(args: Sequence[str]) -> None:
         importlib.import_module("sitecustomize")
     if rest[0] == "-m":
         sys.argv = rest[1:]
+        sys.modules.pop(rest[1], None)
         runpy._run_module_as_main(rest[1])  # type: ignore[attr-defined]
     else:
         sys.argv = rest

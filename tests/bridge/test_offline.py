@@ -22,7 +22,7 @@ from da3po_cli.runs.locate import Checkpoint
 from megatron_bridge.arch import read_arch
 from megatron_bridge.offline import hf_names, iter_checkpoint_weights
 
-pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # dcp.save without a group, on purpose
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 HERE = Path(__file__).parent
 FEW, MANY = ["tp2 pp2", "one"], ["tp2 pp2 dp2", "tp2 dp2", "tp4", "pp2 vpp2 dp2", "pp2 uneven dp2", "tp2", "dp2"]
 LAYOUTS = {
@@ -79,7 +79,6 @@ def exported(one: Checkpoint, model: Path, out: Path) -> dict[str, str]:
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(out.iterdir())}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_an_untrained_checkpoint_of_any_layout_is_the_source_bit_for_bit(
     world: Any, models: Path, name: str, tmp_path: Path
@@ -102,7 +101,6 @@ def test_an_untrained_checkpoint_of_any_layout_is_the_source_bit_for_bit(
     assert all(torch.equal(written[key], tensor) for key, tensor in source.items())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "layout"), [(name, layout) for name, those in LAYOUTS.items() for layout in those])
 def test_transformers_computes_the_trainers_logprobs(
     world: Any, models: Path, rows: Any, tmp_path: Path, name: str, layout: str
@@ -132,7 +130,6 @@ def test_transformers_computes_the_trainers_logprobs(
     assert moved > 1e-2, "two updates must show, or the source's own weights would pass"
 
 
-@pytest.mark.slow
 def test_one_checkpoint_gives_the_same_bytes_from_every_layout_that_saved_it_again(
     world: Any, models: Path, tmp_path: Path
 ) -> None:
@@ -150,7 +147,6 @@ def test_one_checkpoint_gives_the_same_bytes_from_every_layout_that_saved_it_aga
     assert exported(base, models / name, tmp_path / "base") != hashes[0]
 
 
-@pytest.mark.slow
 def test_another_process_writes_the_same_bytes(world: Any, models: Path, tmp_path: Path) -> None:
     one = checkpoint(world[0], "tp2 dp2", "qwen2-untied", "trained")
     here = exported(one, models / "qwen2-untied", tmp_path / "here")

@@ -1,6 +1,6 @@
 """What the ranks of a spawned world do: `torchrun world.py INPUTS RESULTS`, used by test_world.py.
 
-INPUTS is a torch file: rows of the batch, the directory of models, a scratch directory. RESULTS gets, per layout and
+INPUTS is a torch file: rows of the batch, the directory of models, a scratch directory, the layouts. RESULTS gets, per layout and
 model, what rank 0 sees; every rank checks that it sees the same.
 """
 
@@ -197,7 +197,8 @@ def main() -> None:
     global LAYOUT
     inputs = torch.load(sys.argv[1], weights_only=False)
     results: dict[str, Any] = {}
-    for label, LAYOUT in LAYOUTS.items():  # (2, 2) first: it writes the checkpoint that the others load
+    for label in inputs["layouts"]:
+        LAYOUT = LAYOUTS[label]
         from megatron.core import parallel_state
 
         parallel = initialize(LAYOUT.tensor, LAYOUT.pipeline, seed=1, virtual_pipeline=LAYOUT.virtual_pipeline)

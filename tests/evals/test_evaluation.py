@@ -206,6 +206,7 @@ SMALL = [
 ]
 
 
+@pytest.mark.long
 def test_validation_on_benchmarks_leaves_training_alone_and_eval_repeats_it(tmp_path):
     """A run that validates on two benchmarks trains exactly as one that does not validate at all."""
     held_out = tmp_path / "mine.jsonl"

@@ -7,7 +7,7 @@ from mutant import ADVANTAGES, ALGOS, BATCHING, COLLECT, LOSSES, SAMPLING, SHAPI
 OLD_RATIO, NEW_RATIO = "importance_ratio(old, rollout, mask, algo.ratio)", "importance_ratio({}, mask, algo.ratio)"
 
 CARRIED = unit("algos/sampling", "a_step_may_be_filled_by_carried_groups_alone")
-RESUMED = unit("training/checkpoint", "cursor_surplus_and_keep_rate_are_saved_and_restored")
+RESUMED = unit("training/source_state", "cursor_surplus_and_keep_rate_are_saved_and_restored")
 
 LOSS = [
     Mutant(
@@ -15,38 +15,38 @@ LOSS = [
         LOSSES,
         "ratio.clamp(1 - clip_low, 1 + clip_high)",
         "ratio.clamp(1 - clip_high, 1 + clip_low)",
-        unit("algos/losses", "clip_cases_of_dapo"),
+        unit("algos/loss_cases", "clip_cases_of_dapo"),
     ),
     Mutant(
-        "dual clip missing", LOSSES, "if dual_clip is None:", "if True:", unit("algos/losses", "clip_cases_of_dapo")
+        "dual clip missing", LOSSES, "if dual_clip is None:", "if True:", unit("algos/loss_cases", "clip_cases_of_dapo")
     ),
     Mutant(
         "dual clip of positive advantages",
         LOSSES,
         "return torch.where(advantages < 0, torch.minimum(loss, -advantages * dual_clip), loss)",
         "return torch.minimum(loss, -advantages * dual_clip)",
-        unit("algos/losses", "clip_cases_of_dapo"),
+        unit("algos/loss_cases", "clip_cases_of_dapo"),
     ),
     Mutant(
         "the larger of the two surrogates",
         LOSSES,
         "torch.maximum(-advantages",
         "torch.minimum(-advantages",
-        unit("algos/losses", "clip_cases_of_dapo"),
+        unit("algos/loss_cases", "clip_cases_of_dapo"),
     ),
     Mutant(
         "both signs count as clipped above",
         LOSSES,
         "(advantages > 0) & (ratio > 1 + algo.clip_high)",
         "ratio > 1 + algo.clip_high",
-        unit("algos/losses", "clip_cases_of_dapo"),
+        unit("algos/loss_cases", "clip_cases_of_dapo"),
     ),
     Mutant(
         "log-ratios are not clamped",
         LOSSES,
         "log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)",
         "log_ratio",
-        unit("algos/losses", "beyond_the_clamp_loss_is_finite_and_gradient_zero"),
+        unit("algos/loss_cases", "beyond_the_clamp_loss_is_finite_and_gradient_zero"),
     ),
     Mutant(
         "on-policy without a gradient",
@@ -60,21 +60,21 @@ LOSS = [
         LOSSES,
         "per_token * raw_tis.clamp(max=algo.tis_cap)",
         "per_token * raw_tis",
-        unit("algos/losses", "tis_weight_is_truncated_and_has_no_gradient"),
+        unit("algos/loss_cases", "tis_weight_is_truncated_and_has_no_gradient"),
     ),
     Mutant(
         "TIS with a gradient",
         LOSSES,
         OLD_RATIO + ".detach()",
         NEW_RATIO.format("logp, rollout"),
-        unit("algos/losses", "tis_on_policy_uses_the_current_logprobs_without_gradient"),
+        unit("algos/loss_cases", "tis_on_policy_uses_the_current_logprobs_without_gradient"),
     ),
     Mutant(
         "TIS of the present weights",
         LOSSES,
         OLD_RATIO,
         NEW_RATIO.format("logp, rollout"),
-        unit("algos/losses", "tis_weight_is_truncated_and_has_no_gradient"),
+        unit("algos/loss_cases", "tis_weight_is_truncated_and_has_no_gradient"),
     ),
     Mutant("TIS upside down", LOSSES, OLD_RATIO, NEW_RATIO.format("rollout, old"), replayed("TIS")),
     Mutant(
@@ -82,14 +82,14 @@ LOSS = [
         LOSSES,
         "per_token + algo.kl_coef * kl",
         "per_token + raw_tis * algo.kl_coef * kl",
-        unit("algos/losses", "tis_does_not_weigh_the_kl_term"),
+        unit("algos/loss_cases", "tis_does_not_weigh_the_kl_term"),
     ),
     Mutant(
         "KL the other way round",
         LOSSES,
         "k3(_masked(batch.ref_logprobs, mask).to(logp.dtype) - logp)",
         "k3(logp - _masked(batch.ref_logprobs, mask).to(logp.dtype))",
-        unit("algos/losses", "k3_value_and_gradient"),
+        unit("algos/loss_cases", "k3_value_and_gradient"),
     ),
     Mutant("KL rewarded", LOSSES, "per_token + algo.kl_coef", "per_token - algo.kl_coef", replayed("KL")),
     Mutant(
@@ -123,7 +123,7 @@ LOSS = [
         ALGOS + "table.py",
         "clip_high=0.28,\n    dual_clip=10.0",
         "clip_high=0.2,\n    dual_clip=10.0",
-        unit("algos/losses", "clip_cases_of_dapo"),
+        unit("algos/loss_cases", "clip_cases_of_dapo"),
     ),
 ]
 

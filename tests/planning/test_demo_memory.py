@@ -32,7 +32,7 @@ import megatron_bridge.engine, megatron_bridge.model, da3po_cli.rollouts.sync, d
 print(re.search(r"VmRSS:\\s+(\\d+) kB", open("/proc/self/status").read())[1])
 """
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

@@ -79,7 +79,8 @@ def test_validations_are_saved_problem_by_problem(root):
 def test_prompts_solved_for_the_first_time_are_counted_over_the_whole_run(root):
     """Each in the step that sampled it; a group carried over is saved with a later step, or in the checkpoint."""
     for run in ("whole", "halves"):
-        lines = [line for step in range(1, 5) for line in (root / run / f"rollouts/step_{step}.jsonl").open()]
+        files = [root / run / f"rollouts/step_{step}.jsonl" for step in range(1, 5)]
+        lines = [line for file in files for line in file.read_text().splitlines()]
         carried = read_state(root / run / "checkpoints/step_4")["source"]["sampler"]["carried"]
         sampled = [*map(json.loads, lines), *carried]
         solved = set()
@@ -126,11 +127,16 @@ def reference(root, replay):
 @pytest.mark.parametrize(
     ("number", "code", "layout"),
     [
-        (signal.SIGTERM, 143, ["parallel.data=1", "checkpoint.every=0"]),
-        (signal.SIGTERM, 143, ["parallel.data=1", "checkpoint.async_save=true"]),
-        (signal.SIGINT, 130, ["parallel.data=2", "checkpoint.async_save=true"]),
+        pytest.param(signal.SIGTERM, 143, ["parallel.data=1", "checkpoint.every=0"], id="one rank"),
+        pytest.param(
+            *(signal.SIGTERM, 143, ["parallel.data=1", "checkpoint.async_save=true"]),
+            id="one rank, background saves",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            signal.SIGINT, 130, ["parallel.data=2", "checkpoint.async_save=true"], id="two ranks, background saves"
+        ),
     ],
-    ids=["one rank", "one rank, background saves", "two ranks, background saves"],
 )
 def test_a_signal_saves_and_the_run_goes_on(root, replay, reference, number, code, layout):
     name = "-".join(["stopped", *(setting.rpartition("=")[2] for setting in layout)])
@@ -181,6 +187,7 @@ def test_short_of_time_a_run_saves_and_ends_well(root, replay, reference):
 LAYOUTS = {"(1, 1)": [], "(1, 2)": ["parallel.pipeline=2"]}
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_2_by_2_goes_on_at_other_layouts(root, replay, reference):
     first = ["parallel.tensor=2", "parallel.pipeline=2", "parallel.data=1"]
     train(root, *replay, *first, "--name=wide", "--steps=2", "checkpoint.keep=3")
