@@ -1,7 +1,7 @@
 """What the ranks of a spawned world do: `torchrun world.py INPUTS RESULTS`, used by test_world.py.
 
-INPUTS is a torch file: rows of the batch, the directory of models, a scratch directory, the layouts. RESULTS gets, per layout and
-model, what rank 0 sees; every rank checks that it sees the same.
+INPUTS is a torch file: rows of the batch, the directory of models, a scratch directory, the layouts. RESULTS gets, per
+layout and model, what rank 0 sees; every rank checks that it sees the same.
 """
 
 from __future__ import annotations
