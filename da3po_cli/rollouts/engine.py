@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -20,6 +21,7 @@ from da3po_cli.algos.types import Group, Prompt, Response
 from da3po_cli.config.schema import RolloutConfig
 from da3po_cli.errors import EnvironmentProblem, UsageError
 from da3po_cli.protocols import Comm, Sampling
+from da3po_cli.rollouts.noise import SEED, by_place
 from da3po_cli.rollouts.process import name_shared_memory, running, starting
 from da3po_cli.runs.heartbeat import tick
 
@@ -148,8 +150,10 @@ class VllmGenerator:
                 ) from error
             if not self.cuda and rollout.tensor > 1:
                 name_shared_memory(self._comm.broadcast(secrets.token_hex(4)))
+            if not self.cuda:  # with a Triton for CPUs it would take the other runner, whose noise is another
+                os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
             try:
-                return LLM(**options).llm_engine
+                engine = LLM(**options).llm_engine
             except ValueError as error:  # what vLLM raises for a model, layout or memory that it can't serve
                 raise EnvironmentProblem(
                     f"vLLM can't start: {_first_line(error)}",
@@ -157,6 +161,9 @@ class VllmGenerator:
                     hint="see rollout.tensor, rollout.max_tokens, data.max_prompt_tokens, rollout.gpu_memory and "
                     "rollout.kv_cache_gib",
                 ) from error
+            if not self.cuda:
+                engine.collective_rpc(by_place)
+            return engine
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling, progress: Progress | None = None) -> list[Group]:
         """`sampling.n` responses per prompt, in prompt order, the same list on every rank (a collective).
@@ -209,12 +216,14 @@ class VllmGenerator:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
+        seed = sample_seed(sampling.seed, prompt.uid, number)
         params = SamplingParams(
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             top_k=sampling.top_k,
             max_tokens=sampling.limit(prompt),
-            seed=sample_seed(sampling.seed, prompt.uid, number),
+            seed=seed if self.cuda else None,
+            extra_args=None if self.cuda else {SEED: seed},
             stop_token_ids=self._stop,
             ignore_eos=True,  # `stop_token_ids` holds every token that ends a response
             logprobs=0,  # the sampled token's own

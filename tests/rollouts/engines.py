@@ -216,6 +216,45 @@ def prefixes(comm: Parallel, models: Path) -> list[tuple[dict[str, torch.Tensor]
     return out
 
 
+# prompts that fill most of a block of the KV cache, 128 tokens on a CPU: their responses need a second one
+CROWD = [
+    Prompt(f"c{i}", (1, *(3 + (7 * i + 5 * j) % 17 for j in range(107 + i % 9))), "", "", "test", i) for i in range(24)
+]
+UNUSUAL: dict[str, dict[str, int]] = {
+    "usual": {},
+    "prompts in pieces": {"max_num_batched_tokens": 64},
+    "too little memory": {"kv_cache_memory_bytes": 8 * 128 * 2 * 2 * 2 * 32 * 4},  # blocks, tokens, layers, heads, K/V
+}
+
+
+def crowded(comm: Parallel, models: Path) -> dict[str, Any]:
+    """Responses of the same samples by engines that schedule them in other ways, and how often one made room."""
+    import vllm
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    made_room: list[str] = []
+    usual, preempt = vllm.LLM, Scheduler._preempt_request
+
+    def counted(*given: Any, **named: Any) -> Any:
+        made_room.append("once more")
+        return preempt(*given, **named)
+
+    Scheduler._preempt_request = counted
+    plain, out = Plain(models / "qwen3"), {}
+    for name, options in UNUSUAL.items():
+        vllm.LLM = lambda options=options, **given: usual(**(given | options))
+        made_room.clear()
+        generator = engine(models / "qwen3", comm, 200)
+        VllmSync(plain, generator, PROBE, max_gap=1e-4).push()
+        for temperature, top_p in ((1.0, 1.0), (0.9, 0.8)):
+            how = Sampling(n=2, max_tokens=MAX_TOKENS, seed=5, temperature=temperature, top_p=top_p)
+            out[name, temperature] = generator.generate(CROWD, how)
+            reverse = generator.generate(CROWD[::-1], how)[::-1]
+            out[name, temperature, "reversed"] = reverse
+        out[name] = len(made_room)
+    return out
+
+
 def _pushed(trainer: Plain, generator: VllmGenerator) -> VllmSync:
     """A sync whose probe found what rounding is."""
     sync = VllmSync(trainer, generator, PROBE, max_gap=1e-4)
@@ -265,6 +304,8 @@ def main() -> None:
     job, models, results = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
     if job == "one":
         out = one_rank(initialize(1, 1, seed=1), models)
+    elif job == "crowded":
+        out = crowded(initialize(1, 1, seed=1), models)
     else:
         out = two_ranks(models, *(int(size) for size in job.split("x")))
     if dist.get_rank() == 0:
