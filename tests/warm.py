@@ -123,6 +123,7 @@ def _execute_child(
         "cwd": os.path.abspath(cwd or "."),
         "env": dict(given),
         "session": bool(session),
+        "cores": sorted(os.sched_getaffinity(0)),
     }
     standard = [pipes[0], pipes[3], pipes[5]]  # its ends of (p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
     try:
@@ -189,6 +190,7 @@ def become(request: Mapping[str, Any], files: Sequence[int]) -> list[str]:
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
+    os.sched_setaffinity(0, request["cores"])
     _server, theirs = socket.socketpair()
     if os.fork() == 0:
         _server.close()

@@ -9,7 +9,6 @@ runs/<ablation>/
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -20,6 +19,7 @@ from pathlib import Path
 from da3po_cli.ablations.matrix import Arm
 from da3po_cli.config.paths import expanded
 from da3po_cli.errors import UsageError
+from da3po_cli.runs.claim import check_unclaimed, claim
 from da3po_cli.runs.directory import RunDir, runs_root
 from da3po_cli.runs.files import replace_text
 
@@ -110,28 +110,16 @@ class AblationDir:
         replace_text(self.file, [json.dumps(asdict(ablation), indent=2, ensure_ascii=False), "\n"])
 
     @contextmanager
-    def lock(self) -> Iterator[int]:
-        """Held by one `da3po ablate`, and by its runs, which inherit the file: also where it was killed, not they.
-
-        Yields:
-            The file descriptor, for the runs to inherit.
+    def claim(self) -> Iterator[None]:
+        """Have the directory for one `da3po ablate`, while none of its runs is at work for one that was killed.
 
         Raises:
-            UsageError: somebody holds it.
+            UsageError: somebody has it.
         """
-        descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise UsageError(
-                    f"another da3po ablate, or a run that it started, is at work in {self.path}",
-                    where="--name",
-                    hint="wait for it, or end it; another --name",
-                ) from error
-            yield descriptor
-        finally:
-            os.close(descriptor)  # gives the lock back, unless a run still has it
+        with claim(self.path, "--name"):
+            for run in sorted(self.path.glob("*/run.json")):
+                check_unclaimed(run.parent, "--name")
+            yield
 
 
 def find_ablation(name_or_path: str, env: Mapping[str, str] = os.environ) -> AblationDir | None:

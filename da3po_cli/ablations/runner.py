@@ -44,7 +44,6 @@ class Runner:
     """Keeps the slots busy until every run has ended. A run that fails is noted, and the others go on.
 
     Args:
-        lock: descriptor of the ablation's lock, which the runs inherit.
         command: what the arguments of a run are given to; `da3po train` by default.
     """
 
@@ -54,13 +53,11 @@ class Runner:
         ablation: Ablation,
         slots: Sequence[Slot],
         overview: Overview,
-        lock: int,
         command: Sequence[str] | None = None,
     ) -> None:
         self._directory, self._ablation, self._overview = directory, ablation, overview
         self._command = command or TRAIN
         self._free = list(slots)
-        self._lock = lock
         self._live: list[_Live] = []
         self._time_is_up = False
         """A run has ended by checkpoint.before."""
@@ -112,7 +109,6 @@ class Runner:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C reaches the runs through `_stop` alone
-                pass_fds=(self._lock,),
             )
         finally:
             os.sched_setaffinity(0, with_cores)

@@ -312,16 +312,15 @@ def _run(
     from da3po_cli.reports.build import report_after
 
     if overwrite and directory.used:
-        with directory.lock():  # nobody works on what is deleted
+        with directory.claim():  # nobody works on what is deleted
             shutil.rmtree(directory.path)
-    directory.path.mkdir(parents=True, exist_ok=True)
-    with directory.lock() as lock:
+    with directory.claim():
         directory.write(ablation)
         out.say(f"{len(planned)} runs in {directory.path}, {len(slots)} at a time")
         out.event("launch", ablation=str(directory.path), arms=[arm.label for arm in ablation.arms], runs=len(planned))
         overview = make_overview(out.mode, directory.path, {one.name: one.config.run.steps for one in planned})
         try:
-            Runner(directory, ablation, slots, overview, lock).run(planned)
+            Runner(directory, ablation, slots, overview).run(planned)
         except (KeyboardInterrupt, Terminated):
             overview.close()
             out.say(f"\ninterrupted; go on with: da3po ablate --resume --name {directory.path.name}")

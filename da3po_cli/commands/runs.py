@@ -39,10 +39,10 @@ def ls(
             continue
         scores = last_scores(records)
         step = records[-1]["step"] if records else 0
-        out.event("run", name=run.name, status=about.get("status"), step=step, created=about.get("created"), **scores)
+        out.event("run", name=run.name, status=run.status(), step=step, created=about.get("created"), **scores)
         shown = {name.removeprefix("val/"): value for name, value in scores.items() if "avg@" in name}
         score = ", ".join(f"{name} {value:.4f}" for name, value in shown.items())
-        lines.append((run.name, f"{about.get('status', '?'):<12}step {step:<6}{score:<32}{about.get('created', '')}"))
+        lines.append((run.name, f"{run.status():<12}step {step:<6}{score:<32}{about.get('created', '')}"))
     if lines:
         out.table(lines)
     else:
@@ -76,7 +76,7 @@ def show(
     out.table(
         [
             ("run", found.path),
-            ("status", f"{about.get('status', '?')}, {len(attempts)} attempt(s), created {about.get('created', '?')}"),
+            ("status", f"{found.status()}, {len(attempts)} attempt(s), created {about.get('created', '?')}"),
             ("command", " ".join(attempts[-1]["argv"]) if attempts else "?"),
             ("versions", ", ".join(f"{name} {version}" for name, version in about.get("versions", {}).items())),
             ("checkpoints", ", ".join(map(str, found.saved_steps())) or "none"),

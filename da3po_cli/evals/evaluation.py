@@ -11,21 +11,19 @@ evals/<model>-<fingerprint>/
 
 from __future__ import annotations
 
-import fcntl
 import json
 import re
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from da3po_cli.config.schema import Config
-from da3po_cli.errors import UsageError
 from da3po_cli.evals.result import Result, make_result, read_results, write_results
 from da3po_cli.evals.samples import Record, SampleStore
 from da3po_cli.evals.tasks import Job
 from da3po_cli.evals.worker import FACTS, JOB
+from da3po_cli.runs.claim import claim
 from da3po_cli.runs.directory import RunDir, command_line, git_commit
 
 WORKER = "da3po_cli.evals.worker:eval_worker"
@@ -78,7 +76,7 @@ def evaluate(
         launch(config, run_dir, WorkerOptions(attempt=run_dir.await_attempt(), quiet=True), worker=WORKER)
         return None
     directory.mkdir(parents=True, exist_ok=True)
-    with _lock(directory):
+    with claim(directory, "da3po eval"):
         job.write(directory / JOB)
         store, begun = SampleStore(directory), time.monotonic()
         before = len(store.done())
@@ -117,18 +115,6 @@ def _begin(run_dir: RunDir) -> int:
     run_dir.attempt(len(attempts)).mkdir(parents=True, exist_ok=True)
     run_dir.update(kind="evaluation", name=run_dir.name, status="running", attempts=attempts)
     return len(attempts)
-
-
-@contextmanager
-def _lock(directory: Path) -> Iterator[None]:
-    with (directory / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UsageError(
-                "another process is at this very evaluation", where=str(directory), hint="wait for it, or end it"
-            ) from error
-        yield
 
 
 def _in_order(job: Job, records: Sequence[Record]) -> list[Record]:

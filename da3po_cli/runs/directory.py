@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -31,6 +32,7 @@ from da3po_cli.config.paths import expanded
 from da3po_cli import __version__
 from da3po_cli.errors import EnvironmentProblem, UsageError
 from da3po_cli.output import redact
+from da3po_cli.runs import claim
 from da3po_cli.runs.checkpoints import checkpoint_path, saved_steps
 from da3po_cli.runs.metrics import read_metrics
 
@@ -83,7 +85,16 @@ class RunDir:
     @property
     def used(self) -> bool:
         """True when there is anything at the path."""
-        return self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir()))
+        return self.path.exists() and (not self.path.is_dir() or bool(self._content()))
+
+    def _content(self) -> list[Path]:
+        """What is in the directory, without the claim of who works in it."""
+        return [one for one in self.path.iterdir() if claim.FILE not in one.name]
+
+    def status(self) -> str:
+        """running, finished, failed or interrupted, as run.json has it; `died` where nobody runs it any more."""
+        noted = self.read().get("status", "?")
+        return "died" if noted == "running" and claim.owner_at_work(self.path) is None else noted
 
     def saved_steps(self) -> list[int]:
         """Steps with a whole checkpoint, ascending."""
@@ -140,10 +151,11 @@ class RunDir:
     def create(self, config_yaml: str, config_hash: str, argv: Sequence[str], *, overwrite: bool = False) -> int:
         """Make the directory, or add an attempt to it. Returns the attempt's number, from 1.
 
-        Call `check_free` first: with `overwrite`, an earlier run is deleted here.
+        Claim the directory and call `check_free` first: with `overwrite`, an earlier run is deleted here.
         """
         if overwrite and self.used:
-            shutil.rmtree(self.path)
+            for one in self._content():
+                shutil.rmtree(one) if one.is_dir() and not one.is_symlink() else one.unlink()
         record = self.read()
         attempts = [*record.get("attempts", []), {"started": _now(), "argv": list(argv), "host": socket.gethostname()}]
         number = len(attempts)
@@ -187,8 +199,9 @@ class RunDir:
         if link.exists() and not link.is_symlink():
             return  # somebody's own directory
         fresh = link.with_name(f".latest.{os.getpid()}")
-        fresh.symlink_to(self.name)
-        fresh.replace(link)
+        with suppress(OSError):  # a file system without links, or a name that is there already: it is a convenience
+            fresh.symlink_to(self.name)
+            fresh.replace(link)
 
     def read(self) -> dict[str, Any]:
         """run.json; empty where there is none.
@@ -254,9 +267,11 @@ def all_runs(env: Mapping[str, str] = os.environ) -> list[RunDir]:
 
 
 def latest_run(env: Mapping[str, str] = os.environ) -> RunDir | None:
-    """The newest run below DA3PO_RUNS, or None."""
+    """The newest run below DA3PO_RUNS, or None: where file systems have no links, the one that was made last."""
     link = runs_root(env) / "latest"
-    return RunDir(link.resolve()) if (link / "run.json").is_file() else None
+    if (link / "run.json").is_file():
+        return RunDir(link.resolve())
+    return next(reversed(all_runs(env)), None)
 
 
 def versions() -> dict[str, str]:

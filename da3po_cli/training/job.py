@@ -19,6 +19,7 @@ from da3po_cli.launching import launch as launching
 from da3po_cli.launching.launch import AGAIN, Place, WorkerOptions
 from da3po_cli.launching.nodes import Ended, Meeting, identity, into_file, outer_launcher
 from da3po_cli.output import Out
+from da3po_cli.runs.claim import claim
 from da3po_cli.runs.directory import RunDir, command_line, runs_root
 from da3po_cli.training.prepare import Job, Request, missing_packages, prepare
 
@@ -71,7 +72,19 @@ def _lead(
         if meeting is not None:
             meeting.end(0, run_dir.name)
         return run_dir
-    again = job.resume == AGAIN
+    with claim(run_dir.path, "run.name"):
+        if job.resume != AGAIN:  # another job may have made it since it was looked at
+            run_dir.check_free(resume=job.resume, overwrite=request.overwrite)
+        _work(out, request, job, announce, meeting, isolated)
+        from da3po_cli.reports.build import report_after
+
+        report_after(out, run_dir)
+    return run_dir
+
+
+def _work(out: Out, request: Request, job: Job, announce: Announce, meeting: Meeting | None, isolated: bool) -> None:
+    """Make the run directory, which is claimed, and launch."""
+    run_dir, place, again = job.run_dir, job.place, job.resume == AGAIN
     argv = request.command or command_line()
     attempt = run_dir.create(dump(job.config), config_hash(job.config), argv, overwrite=request.overwrite and not again)
     options = WorkerOptions(
@@ -101,10 +114,6 @@ def _lead(
         if meeting is None or isinstance(error, Da3poError):
             raise
         raise _first_to_fail(error, run_dir.attempt(attempt)) from error
-    from da3po_cli.reports.build import report_after
-
-    report_after(out, run_dir)
-    return run_dir
 
 
 _GONE = ("closed by peer", "reset by peer", "remote process exit")  # gloo, gloo, NCCL

@@ -21,6 +21,7 @@ from da3po_cli.errors import ConfigErrors, UsageError
 from da3po_cli.launching.launch import AGAIN, Place
 from da3po_cli.launching.nodes import identity, same_job
 from da3po_cli.output import Out
+from da3po_cli.runs.claim import check_unclaimed
 from da3po_cli.runs.directory import RunDir, latest_run, runs_root
 from da3po_cli.runs.resume import changes, refusals
 
@@ -89,6 +90,7 @@ def prepare(out: Out, request: Request, *, place: Place | None = None, restarts:
         config = _as_begun(run_dir, config)
         out.say(f"the ranks were started again: going on with {run_dir.path}")
     else:
+        check_unclaimed(run_dir.path, "run.name")
         run_dir.check_free(resume=resume, overwrite=request.overwrite)
     if resumed is not None and resume is not None:
         _check_changes(out, resumed, config, replay)

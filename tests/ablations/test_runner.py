@@ -43,8 +43,8 @@ def carry_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
 
     def run(values: str, slots: Sequence[Slot] = (Slot(),), **more) -> tuple[AblationDir, Ablation]:
         directory, ablation, planned = planned_ablation(tmp_path / "a", values, **more)
-        with directory.lock() as lock:
-            Runner(directory, ablation, slots, Quiet(), lock, STUB).run(planned)
+        with directory.claim():
+            Runner(directory, ablation, slots, Quiet(), STUB).run(planned)
         return directory, ablation
 
     return run
@@ -97,16 +97,16 @@ def test_where_a_run_stops_by_itself_no_other_is_started(carry_out) -> None:
     """checkpoint.before is the end of the machine's time, for the runs after it too."""
     directory, ablation = carry_out("4,1.0")
     assert [(run.status, run.exit_code) for run in directory.read().runs] == [("interrupted", 0), ("pending", None)]
-    with directory.lock() as lock:
-        Runner(directory, ablation, [Slot()], Quiet(), lock, STUB).run(plan_runs(ablation, cuda=0, env={}))
+    with directory.claim():
+        Runner(directory, ablation, [Slot()], Quiet(), STUB).run(plan_runs(ablation, cuda=0, env={}))
     assert [run.status for run in directory.read().runs] == ["finished", "finished"]
 
 
 def test_what_has_a_result_is_not_run_again(carry_out, tmp_path: Path) -> None:
     directory, ablation = carry_out("1.0,5,7")
     planned = plan_runs(ablation, cuda=0, env={})
-    with directory.lock() as lock:
-        Runner(directory, ablation, [Slot()], Quiet(), lock, STUB).run(planned)
+    with directory.claim():
+        Runner(directory, ablation, [Slot()], Quiet(), STUB).run(planned)
     assert len(calls(directory, "lambda-1.0-seed0")) == 2, "one start and one end"
     assert len(calls(directory, "lambda-5-seed0")) == 1, "diverged, which the same seed would do again"
     again = calls(directory, "lambda-7-seed0")
@@ -139,8 +139,8 @@ def test_a_signal_stops_the_runs_and_they_go_on_later(
     directory = AblationDir(tmp_path / "a")
     ablation = directory.read()
     assert [(run.status, run.exit_code) for run in ablation.runs] == [("interrupted", 128 + number), ("pending", None)]
-    with directory.lock() as lock:
-        Runner(directory, ablation, [Slot()], Quiet(), lock, STUB).run(plan_runs(ablation, cuda=0, env={}))
+    with directory.claim():
+        Runner(directory, ablation, [Slot()], Quiet(), STUB).run(plan_runs(ablation, cuda=0, env={}))
     assert [run.status for run in directory.read().runs] == ["finished", "finished"]
     assert calls(directory, "lambda-9-seed0")[1]["arguments"] == ["--name", "lambda-9-seed0", "--resume"]
 
@@ -179,9 +179,9 @@ def test_shares_that_there_are_not() -> None:
 
 def test_two_ablations_cannot_work_in_one_directory(tmp_path: Path) -> None:
     directory, _, _ = planned_ablation(tmp_path / "a", "1.0")
-    with directory.lock(), pytest.raises(UsageError, match="is at work"), directory.lock():
+    with directory.claim(), pytest.raises(UsageError, match="is at work"), directory.claim():
         pass
-    with directory.lock():
+    with directory.claim():
         pass
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from called import Cli, saved_run
 
 from da3po_cli.config.load import load_config
 from da3po_cli.launching.launch import WorkerOptions
+from da3po_cli.runs.claim import claim
 from da3po_cli.runs.directory import RunDir
 
 
@@ -52,6 +54,22 @@ def test_a_used_run_directory_is_refused(cli: Cli, launched: list[tuple[object, 
     (cli.runs / "one/old").touch()
     assert cli(*command, "--overwrite")[0] == 0
     assert not (cli.runs / "one/old").exists()
+
+
+@pytest.mark.parametrize("flag", ["--resume", "--overwrite", "--dry-run"])
+def test_a_run_that_somebody_is_at_is_left_alone(
+    cli: Cli, launched: list[tuple[object, RunDir, WorkerOptions]], flag: str
+) -> None:
+    run = saved_run(cli, "one", 10)
+    with claim(run.path, "test"):
+        before = sorted(run.path.rglob("*"))
+        code, _, err = cli("train", "-c", "demo", "--model", "model", "--name", "one", flag)
+        assert code == 2 and sorted(run.path.rglob("*")) == before
+        assert f"somebody is at work in {run.path.relative_to(Path.cwd())}: process {os.getpid()} on " in err
+        code, out, _ = cli("runs", "ls")
+        assert code == 0 and "running" in out
+    assert "died" in cli("runs", "ls")[1]
+    assert not launched
 
 
 def test_overwrite_deletes_runs_only(cli: Cli) -> None:
