@@ -106,6 +106,16 @@ def test_resume_may_stand_alone(given: list[str], meant: list[str]) -> None:
     assert normalise(given) == meant
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (f"Bearer {TOKEN}!", "Bearer ***!"),
+        (f"key={API_KEY}", "key=***"),
+        (f"GET http://somebody:{PASSWORD}@host:8/path?x=1", "GET http://***@host:8/path?x=1"),
+        ("https://host/path, a@b.org, hf_hub, step@20", "https://host/path, a@b.org, hf_hub, step@20"),
+        ("hf_" + "AnotherToken12345 typed by hand", "*** typed by hand"),
+    ],
+)
 def test_redaction(text: str, shown: str) -> None:
     env = {"HF_TOKEN": TOKEN, "WANDB_API_KEY": API_KEY, "SHORT_TOKEN": "1", "TOKENIZERS_PARALLELISM": "false"}
     assert redact(text, env) == shown
