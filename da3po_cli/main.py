@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -89,8 +90,19 @@ def normalise(arguments: list[str]) -> list[str]:
     return found
 
 
+def _open_streams() -> None:
+    """Whatever is printed, and wherever to: a closed stream takes nothing, and no encoding ends a command."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # started with >&-
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (for as long as the process)
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def run() -> None:
     """Entry point of the console script."""
+    _open_streams()
     signal.signal(signal.SIGTERM, _terminate)
     arguments = normalise(sys.argv[1:])
     sys.exit(execute(arguments))

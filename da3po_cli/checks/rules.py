@@ -38,6 +38,8 @@ _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}")
 
 SEEDS = 1 << 32  # vLLM also seeds numpy's generator, which takes 32 bits
 
+COLDEST = 0.01  # vllm.sampling_params: a temperature above 0 and below it becomes this one
+
 
 def check(
     config: Config, *, devices: int = 0, world: int | None = None, capability: float | None = None
@@ -131,6 +133,13 @@ def _batch(rollout: RolloutConfig, train: TrainConfig) -> Iterator[UsageError]:
             "train.mini_batch_prompts",
             f"train.mini_batch_prompts={fitting} or rollout.prompts={-(-rollout.prompts // mini) * mini}",
         )
+    if 0 < rollout.temperature < COLDEST:
+        yield problem(
+            f"rollout.temperature={rollout.temperature}: vLLM samples at {COLDEST} below that, and the log-probs would "
+            "be of another temperature",
+            "rollout.temperature",
+            f"rollout.temperature={COLDEST} or more",
+        )
     if not rollout.temperature > 0:
         yield problem(
             f"rollout.temperature={rollout.temperature} gives {rollout.group_size} equal responses and no log-probs",
@@ -223,6 +232,12 @@ def _schedules(validation: ValidationConfig, checkpoint: CheckpointConfig) -> It
     for key, value in (("validation.every", validation.every), ("checkpoint.every", checkpoint.every)):
         if value < 0:
             yield problem(f"{key}={value} is negative", key, f"{key}=0 for never")
+    if 0 < validation.temperature < COLDEST:
+        yield problem(
+            f"validation.temperature={validation.temperature}: vLLM samples at {COLDEST} below that",
+            "validation.temperature",
+            f"0, which is greedy, or {COLDEST} or more",
+        )
     if validation.temperature < 0:
         yield problem(
             f"validation.temperature={validation.temperature} is negative", "validation.temperature", "0 is greedy"
@@ -343,20 +358,17 @@ def _data_spec(key: str, spec: str, flag: str, data: DataConfig) -> Iterator[Usa
     for source in sources:
         if source.name in BUILT_IN or source.is_hub:
             continue
-        if not source.is_file:
-            what = (
-                f"is none of {', '.join(FILE_SUFFIXES)}"
-                if source.path.exists()
-                else "names no file and no hub data set"
-            )
-            yield problem(f"{key}={source.name!r} {what}", key, f"{flag} {FORMS}")
-        elif not source.path.is_file():
+        if not source.is_local:
+            yield problem(f"{key}={source.name!r} names no file and no hub data set", key, f"{flag} {FORMS}")
+        elif source.is_file and not source.is_pattern and not source.path.exists():
             yield problem(f"data file not found: {source.name!r}", key, f"{flag} {FORMS}")
+        elif not source.is_file and source.path.is_file():
+            yield problem(f"{key}={source.name!r} is none of {', '.join(FILE_SUFFIXES)}", key, f"{flag} {FORMS}")
         else:
             try:
                 check_columns(source, data.prompt_key, data.answer_key)
             except UsageError as error:
-                yield error
+                yield problem(error.message, key, f"{flag} {FORMS}") if error.where == "data" else error
 
 
 def _template(data: DataConfig) -> Iterator[UsageError]:

@@ -107,6 +107,7 @@ def evaluate(
     quiet: Quiet = False,
 ) -> None:
     """Sample benchmark problems, grade the answers, and print avg@k and pass@k like the paper's tables."""
+    from da3po_cli.checks.rules import COLDEST
     from da3po_cli.evals.problems import load_problems
     from da3po_cli.evals.registry import choose, load_registry
     from da3po_cli.evals.result import warnings_of, write_results
@@ -115,6 +116,12 @@ def evaluate(
 
     talk = Out.choose(json=json, quiet=quiet)
     _check_counts({"--k": k, "--max-tokens": max_tokens, "--limit": limit})
+    if temperature is not None and 0 < temperature < COLDEST:
+        raise UsageError(
+            f"--temperature {temperature:g}: vLLM samples at {COLDEST} below that",
+            where="--temperature",
+            hint=f"0, which is greedy, or {COLDEST} or more",
+        )
     benches = choose(bench, load_registry(bench_file or []))
     asked = Asked(k, temperature, top_p, max_tokens, template, limit, seed)
     for one in benches:

@@ -11,6 +11,7 @@ import typer
 
 from da3po_cli.commands.completion import complete_reward
 from da3po_cli.commands.options import Quiet
+from da3po_cli.data.formats import unlisted
 from da3po_cli.errors import UsageError
 from da3po_cli.output import Out
 
@@ -92,7 +93,8 @@ def _read(file: Path) -> list[dict[str, Any]]:
     if not file.is_file():
         raise UsageError(f"file not found: {str(file)!r}", where="FILE.jsonl", hint="lines of {gold, response}")
     lines: list[dict[str, Any]] = []
-    for number, text in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+    # only a line break ends a line: a text may hold other separators, such as U+2028
+    for number, text in enumerate(file.read_text(encoding="utf-8").split("\n"), 1):
         if not text.strip():
             continue
         try:
@@ -133,7 +135,9 @@ def _field(line: dict[str, Any], key: str) -> Any:
 
 
 def _item(line: dict[str, Any]) -> Item:
-    return str(_field(line, "response")), str(line.get("finish_reason") or "stop"), str(line["gold"])
+    gold = unlisted(line["gold"])  # as data sets write them, and training reads them
+    gold = gold[0] if isinstance(gold, list) and len(gold) == 1 else line["gold"]
+    return str(_field(line, "response")), str(line.get("finish_reason") or "stop"), str(gold)
 
 
 def _marked(response: str, name: str) -> bool:

@@ -7,9 +7,12 @@ Golds stay text: an integer of 20 digits that goes through a float is a differen
 
 from __future__ import annotations
 
+import ast
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -43,6 +46,8 @@ MAX_EXAMPLES = 20  # dropped rows that are spelt out, per reason
 
 Message = dict[str, str]
 
+_LIST = re.compile(r"""\s*\[\s*["']""")  # of texts: [1, 2] is an answer
+
 
 @dataclass(frozen=True)
 class Row:
@@ -59,9 +64,9 @@ class Row:
 class Dropped:
     """Rows left out, counted by reason, with the first few of each reason spelt out.
 
-    Reasons: `empty` (no prompt or no gold), `duplicate` (the problem is there already), `conflict` (one problem, two
-    golds), `unverifiable` (the gold does not verify against itself), `overlong` and `unknown_token` (the tokenizer
-    has no token for a character).
+    Reasons: `empty` (no prompt or no gold), `malformed` (a prompt or gold that is no text), `duplicate` (the problem
+    is there already), `conflict` (one problem, two golds), `unverifiable` (the gold does not verify against itself),
+    `overlong` and `unknown_token` (the tokenizer has no token for a character).
     """
 
     counts: dict[str, int] = field(default_factory=dict[str, int])
@@ -187,8 +192,12 @@ def open_source(source: Source, split: Split) -> Table:
     return open_table(source, split)
 
 
-def _rows(found: Rows, file: int, split: Split) -> Iterator[Row | str]:
-    """The rows of one source; for one without a prompt or a gold, where it stands and what it lacks."""
+def _rows(found: Rows, file: int, split: Split) -> Iterator[Row | tuple[str, str]]:
+    """The rows of one source; of those that are none the reason, where they stand and what is wrong.
+
+    Raises:
+        UsageError: not one row has the right form: then it is the columns, or the file.
+    """
     source, columns = found.sources[file], found.columns[file]
     label = source.label
     table = open_source(source, split)
@@ -196,15 +205,38 @@ def _rows(found: Rows, file: int, split: Split) -> Iterator[Row | str]:
     if names is not None:
         columns.check(names)
     records = table.read(None if names is None else [name for name in names if columns.needs(name)])
+    sound, first = False, None
     for index, record in numbered(records, source):
         place = f"{label} row {index}"
-        messages = _messages(columns.prompt(record), place)
-        gold = columns.gold(record, place)
+        try:
+            messages = _messages(columns.prompt(record), place)
+            gold = columns.gold(record, place)
+            name = _text(record.get(SOURCE_KEY)) or label
+            _check_text([*(message["content"] for message in messages), gold, name], place)
+        except UsageError as error:
+            first = first or error
+            yield "malformed", f"{place}: {error.message}"
+            continue
+        sound = True
         if messages and gold:
-            yield Row(messages, gold, _text(record.get(SOURCE_KEY)) or label, index, file)
+            yield Row(messages, gold, name, index, file)
         else:
-            yield f"{place}: no {'gold' if messages else 'prompt'}"
+            yield "empty", f"{place}: no {'gold' if messages else 'prompt'}"
     columns.check_seen()
+    if first is not None and not sound:
+        raise first
+
+
+def _check_text(texts: Sequence[str], place: str) -> None:
+    """Raises UsageError for half a surrogate pair: JSON can write it, and no tokenizer, file or terminal takes it."""
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            half = f"\\u{ord(text[error.start]):04x}"
+            raise UsageError(
+                f"character {error.start} is {half}, half of a pair", hint="write the text again", where=place
+            ) from error
 
 
 def _arith_records(split: Split) -> Iterator[Record]:
@@ -241,12 +273,20 @@ def _text(value: Any) -> str:
     return "" if value is None else str(value).strip()
 
 
+def unlisted(gold: Any) -> Any:
+    """The list whose text this is, `["42"]` or `['a', 'b']`; anything else as it is."""
+    if isinstance(gold, str) and _LIST.match(gold):
+        with suppress(ValueError, SyntaxError):  # then it is an answer that looks like one
+            return ast.literal_eval(gold.strip())
+    return gold
+
+
 def gold_text(gold: Any, place: str, *, worked: bool = False) -> str:
     """The gold as text; nothing where there is none.
 
-    A list of one is that one. A whole number that pandas made a float (because a value is missing somewhere in the
-    column) is written as the whole number. Of a text with a box it is the inside of the last one (or last ones, side by
-    side), and of GSM8K's worked solutions what follows `####`.
+    A list of one is that one, also where it is written as text (`["42"]`). A whole number that pandas made a float
+    (because a value is missing somewhere in the column) is written as the whole number. Of a text with a box it is the
+    inside of the last one (or last ones, side by side), and of GSM8K's worked solutions what follows `####`.
 
     Args:
         worked: the text is a solution, so that without a box or `####` there is no gold in it.
@@ -254,7 +294,7 @@ def gold_text(gold: Any, place: str, *, worked: bool = False) -> str:
     Raises:
         UsageError: several answers, or a struct.
     """
-    gold = plain(gold)
+    gold = unlisted(plain(gold))
     if isinstance(gold, list) and len(gold) <= 1:
         gold = plain(gold[0]) if gold else None
     if gold is None:
@@ -308,14 +348,14 @@ def _content(content: Any, place: str) -> str:
     )
 
 
-def _select(found: Rows, parsed: Iterable[Row | str]) -> None:
-    """Put the rows into `found`, without what is empty, what is there already, and what has two golds."""
+def _select(found: Rows, parsed: Iterable[Row | tuple[str, str]]) -> None:
+    """Put the rows into `found`, without what is none, what is there already, and what has two golds."""
     first: dict[tuple[str, ...], Row] = {}
     more: dict[tuple[str, ...], Counter[str]] = {}  # golds of the later rows with the same problem
     for row in parsed:
         found.read += 1
-        if isinstance(row, str):
-            found.dropped.add("empty", row)
+        if isinstance(row, tuple):
+            found.dropped.add(*row)
             continue
         key = _identity(row)
         if first.setdefault(key, row) is not row:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import glob
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -37,18 +39,61 @@ def open_table(source: Source, split: Split) -> Table:
         UsageError: no such file, a format that is not known, a broken file, or no such split.
         EnvironmentProblem: a hub id without the package `datasets`, or without the network.
     """
-    if not source.is_file and not source.path.exists():
+    if not source.is_local:
         return _hub(source.name, split)
-    if not source.path.is_file():
-        raise UsageError(f"no such data file: {source.path}", hint=f"give {FORMS}", where="data")
-    readers = {".parquet": _parquet, ".jsonl": _json_lines, ".json": _json}
-    if source.path.suffix not in readers:
+    return _joined([_open(file) for file in local_files(source, split)], source)
+
+
+def local_files(source: Source, split: Split = "train") -> list[Path]:
+    """The files of a local source, in the order of their names: itself, what a pattern finds, or those of a folder.
+
+    Of a folder that has files of several splits, those that `split` means; what `datasets` saved with `save_to_disk`
+    is such a folder as well.
+
+    Raises:
+        UsageError: there are none.
+    """
+    path = source.path
+    if path.is_dir():
+        saved = any((path / name).is_file() for name in ("state.json", "dataset_dict.json"))
+        suffixes = (".arrow",) if saved else FILE_SUFFIXES
+        found = sorted(file for file in path.rglob("*") if file.suffix in suffixes and file.is_file())
+        wanted = ("train",) if split == "train" else ("test", "validation", "val")
+        meant = [file for file in found if any(word in str(file.relative_to(path)).lower() for word in wanted)]
+        found = meant or found
+        what = f"no data file in the folder {path}: it has no {', '.join(suffixes)}"
+    elif source.is_pattern:
+        found = sorted(Path(file) for file in glob.glob(str(path), recursive=True))
+        what = f"no data file is named like {path}"
+    else:
+        found = [path] if path.is_file() else []
+        what = f"no such data file: {path}"
+    if not found:
+        raise UsageError(what, hint=f"give {FORMS}", where="data")
+    return found
+
+
+def _open(path: Path) -> Table:
+    readers = {".parquet": _parquet, ".jsonl": _json_lines, ".json": _json, ".arrow": _arrow}
+    if path.suffix not in readers:
         raise UsageError(
-            f"{source.path}: unknown data format {source.path.suffix or '(no extension)'}",
+            f"{path}: unknown data format {path.suffix or '(no extension)'}",
             hint=f"use one of {', '.join(FILE_SUFFIXES)}",
             where="data",
         )
-    return readers[source.path.suffix](source.path)
+    return readers[path.suffix](path)
+
+
+def _joined(tables: Sequence[Table], source: Source) -> Table:
+    """The tables of one data set as one."""
+    if len(tables) == 1:
+        return tables[0]
+    schemas = {None if table.columns is None else tuple(name for name, _ in table.columns) for table in tables}
+    if len(schemas) > 1:
+        raise UsageError(
+            f"the files of {source.name} have different columns", hint="name those that belong together", where="data"
+        )
+    return Table(tables[0].columns, lambda columns: itertools.chain.from_iterable(one.read(columns) for one in tables))
 
 
 def numbered(records: Iterable[Record], source: Source) -> Iterator[tuple[int, Record]]:
@@ -80,6 +125,26 @@ def _parquet(path: Path) -> Table:
     return Table(tuple((field.name, str(field.type)) for field in file.schema_arrow), read)
 
 
+def _arrow(path: Path) -> Table:
+    """A part of what `datasets` has saved: an Arrow stream."""
+    import pyarrow as pa
+
+    try:
+        with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
+            schema = stream.schema
+    except (pa.ArrowInvalid, OSError) as error:
+        raise UsageError(
+            f"not a readable Arrow file: {_first_line(error)}", hint="save it again", where=str(path)
+        ) from error
+
+    def read(columns: Sequence[str] | None) -> Iterator[Record]:
+        with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
+            for batch in stream:
+                yield from (batch if columns is None else batch.select(list(columns))).to_pylist()
+
+    return Table(tuple((field.name, str(field.type)) for field in schema), read)
+
+
 def _json_lines(path: Path) -> Table:
     def read(_: Sequence[str] | None) -> Iterator[Record]:
         with path.open("rb") as lines:
@@ -92,7 +157,11 @@ def _json_lines(path: Path) -> Table:
 
 def _json(path: Path) -> Table:
     def read(_: Sequence[str] | None) -> Iterator[Record]:
-        records = _parse_json(path.read_bytes(), str(path))
+        content = path.read_bytes()
+        if _is_json_lines(content):  # as the hub's files of this name often are
+            yield from _json_lines(path).read(None)
+            return
+        records = _parse_json(content, str(path), "a list of rows")
         if not isinstance(records, list):
             raise UsageError(
                 f"{path} holds {type(records).__name__}, not a list of rows", hint="use .jsonl", where="data"
@@ -113,14 +182,25 @@ def _object(record: Any, place: str) -> Record:
     return record
 
 
-def _parse_json(text: bytes, place: str) -> Any:
+def _is_json_lines(content: bytes) -> bool:
+    """Whether a text is an object per line, and not one JSON value: its first line is an object."""
+    first = content.removeprefix(codecs.BOM_UTF8).lstrip().partition(b"\n")[0]
+    if not first.startswith(b"{"):
+        return False
+    try:
+        return isinstance(json.loads(first), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _parse_json(text: bytes, place: str, what: str = "one JSON object per line") -> Any:
     """JSON whose numbers stay the text that they were: a gold of 0.10 is not 0.1, and 10^5000 has no float."""
     try:
         return json.loads(text.decode("utf-8-sig"), parse_float=str, parse_int=str)
     except UnicodeDecodeError as error:
         raise UsageError(f"not UTF-8: {error}", hint="save the file as UTF-8", where=place) from error
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"not valid JSON: {error}", hint="one JSON object per line", where=place) from error
+        raise UsageError(f"not valid JSON: {error}", hint=what, where=place) from error
 
 
 def _hub(name: str, split: Split) -> Table:

@@ -50,9 +50,10 @@ def make_renderer(template: str, tokenizer: Any, thinking: bool | None = None) -
     switches = {} if thinking is None else {"enable_thinking": thinking}
 
     def render(messages: Sequence[Message]) -> str:
-        problem = {} if template == "chat" else {"problem": bare_problem(messages[-1]["content"])}
+        asked = bare_problem(messages[-1]["content"])
+        problem = {} if template == "chat" else {"problem": asked}
         try:
-            return tokenizer.apply_chat_template(
+            text = tokenizer.apply_chat_template(
                 list(messages),
                 chat_template=None if template == "chat" else source,
                 tokenize=False,
@@ -66,8 +67,25 @@ def make_renderer(template: str, tokenizer: Any, thinking: bool | None = None) -
                 hint="mend the template, or choose another",
                 where="data.template",
             ) from error
+        if template != "chat" and "".join(asked.split()) not in "".join(text.split()):
+            raise UsageError(
+                f"data.template={template} makes a prompt without its problem: {text[:60]!r}",
+                hint=f"the template gets messages and problem{_unknown_names(str(source))}",
+                where="data.template",
+            )
+        return text
 
     return render
+
+
+def _unknown_names(source: str) -> str:
+    """What a template asks for and nobody gives it, as a part of a hint."""
+    from jinja2 import Environment, meta
+
+    given = {"messages", "problem", "add_generation_prompt", "enable_thinking", "tools", "documents", "raise_exception"}
+    names = meta.find_undeclared_variables(Environment().parse(source)) - given
+    unknown = sorted(name for name in names if not name.endswith("_token") and name != "strftime_now")
+    return f"; {', '.join(unknown)} is unknown" if unknown else ""
 
 
 def read_template(template: str) -> str:

@@ -65,6 +65,8 @@ def test_the_base_has_no_problem(model: Path) -> None:
         (["train.mini_batch_prompts=12"], "train.mini_batch_prompts", "32 is not a multiple of"),
         (["train.mini_batch_prompts=64"], "train.mini_batch_prompts", "32 is not a multiple of"),
         (["rollout.temperature=0"], "rollout.temperature", "no log-probs"),
+        (["rollout.temperature=0.005"], "rollout.temperature", "vLLM samples at 0.01 below that"),
+        (["validation.temperature=0.009"], "validation.temperature", "vLLM samples at 0.01 below that"),
         (["rollout.gpu_memory=1.5"], "rollout.gpu_memory", "share"),
         (["rollout.max_logprob_gap=0"], "rollout.max_logprob_gap", "stop every run"),
         (["lambda=0"], "algo.daa_lambda", "lambda=0.0"),

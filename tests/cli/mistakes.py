@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-FORMS = "a .parquet, .jsonl or .json file, a hub id such as org/name, arith, or sums"
+FORMS = "a .parquet, .jsonl or .json file, a folder or pattern of them, a hub id such as org/name, arith, or sums"
 BENCHES = (
     "known: aime24, aime25, aime26, amc, minerva, olympiad, math500, gsm8k, arith, all; "
     "--bench-file adds your own, and a data file may stand here"
@@ -213,7 +213,7 @@ CONFIG = {
           at: data.train, set by --dataset
           fix: --dataset {FORMS}""",
     "train -c demo reward.name=math --dataset no_model": f"""
-        error: data.train='no_model' is none of .parquet, .jsonl, .json
+        error: no data file in the folder no_model: it has no .parquet, .jsonl, .json
           at: data.train, set by --dataset
           fix: --dataset {FORMS}""",
     "train -c demo reward.name=math --dataset columns.jsonl": """

@@ -63,6 +63,11 @@ def job_of(model: str, bench: str, overrides: list[str] | None = None, asked: As
     return make_job(find_target(model, benches, overrides), benches, asked, overrides, None)
 
 
+def test_a_temperature_that_the_engine_does_not_have_is_refused(tmp_path: Path) -> None:
+    done = da3po("eval", "--bench", "arith", "--model", "demo", "--temperature", "0.005", runs=tmp_path)
+    assert done.returncode == 2 and "vLLM samples at 0.01 below that" in done.stderr
+
+
 def test_help_has_examples_and_the_subcommand(tmp_path):
     shown = da3po("eval", "--help", runs=tmp_path)
     assert shown.returncode == 0

@@ -55,6 +55,15 @@ def test_without_a_file_the_lines_are_the_output(answers: Path) -> None:
     assert "3 correct, 1 wrong, 1 unknown" in done.stderr
 
 
+def test_texts_hold_other_separators_than_line_breaks_and_golds_are_lists_of_one(tmp_path: Path) -> None:
+    texts = [{"gold": "2", "response": "above\u2028below \\boxed{2}"}, {"gold": '["3"]', "response": "\x85\\boxed{3}"}]
+    (tmp_path / "answers.jsonl").write_text("".join(json.dumps(one, ensure_ascii=False) + "\r\n" for one in texts))
+    done = da3po("answers.jsonl", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    verdicts = [json.loads(line).get("verdict") for line in done.stdout.splitlines()]
+    assert verdicts.count("correct") == 2 and "wrong" not in verdicts
+
+
 def test_json_events(answers: Path) -> None:
     done = da3po("answers.jsonl", "--json", cwd=answers.parent)
     events = [json.loads(line) for line in done.stdout.splitlines()]

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -119,3 +123,29 @@ def test_resume_may_stand_alone(given: list[str], meant: list[str]) -> None:
 def test_redaction(text: str, shown: str) -> None:
     env = {"HF_TOKEN": TOKEN, "WANDB_API_KEY": API_KEY, "SHORT_TOKEN": "1", "TOKENIZERS_PARALLELISM": "false"}
     assert redact(text, env) == shown
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&- <&-"])
+def test_closed_streams_end_no_command(tmp_path: Path, closed: str) -> None:
+    command = f'"{sys.executable}" -m da3po_cli runs ls {closed}'
+    done = subprocess.run(["bash", "-c", command], env=environment(tmp_path), capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == ("" if "2>&-" in closed else f"no run in {tmp_path}; DA3PO_RUNS names another place\n")
+
+
+def test_no_encoding_of_a_terminal_ends_a_command(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"problem": "一加一?", "answer": "二"}\n{"problem": "一加二?", "answer": "3"}\n')
+    done = subprocess.run(
+        [sys.executable, "-m", "da3po_cli", "data", "check", str(file)],
+        env=environment(tmp_path) | {"PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+    )
+    assert "Traceback" not in done.stderr and done.returncode == 0, done.stderr
+    assert "\\u4e8c" in done.stdout + done.stderr
+
+
+def environment(runs: Path) -> dict[str, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("DA3PO_")}
+    return clean | {"DA3PO_RUNS": str(runs), "PYTHONPATH": str(Path(__file__).parents[2])}

@@ -264,7 +264,7 @@ def test_bad_files(tmp_path: Path) -> None:
     latin.write_text("[1, 2]\n")
     with pytest.raises(UsageError, match="a row is list, not an object"):
         load_rows(str(latin), "train")
-    latin.write_text('{"problem": "a", "answer": "1"}\n')
+    latin.write_text('{"problem": "a",\n"answer": "1"}\n')
     with pytest.raises(UsageError, match="not a list of rows"):
         load_rows(str(latin.rename(tmp_path / "one.json")), "train")
     with pytest.raises(UsageError, match="a gold must be one answer"):

@@ -32,6 +32,9 @@ EXTRACTED = [
     ("Answer: 5\n" + "x" * 400, "5"),
     ("Answer: 5<|im_end|>", "5"),
     ("Answer: 73.", "73"),
+    ("Answer：73", "73"),  # noqa: RUF001
+    ("\\boxed\n{5}", "5"),
+    ("\\boxed \n  {5}", "5"),
     ("**Answer:** 73", "73"),
     ("Final Answer: **73**", "73"),
     ("**Final Answer**: 73", "73"),

@@ -15,8 +15,9 @@ MAX_BARE = 200  # characters of a response that can be an answer as a whole
 MAX_GAP = 45  # characters between boxes that stand side by side
 
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])")
+_BRACE = re.compile(r"[ \t]*\n?[ \t]*\{")
 _BARE_BOX = re.compile(r"\s*([^\s{}$.,;\\]+)")
-_ANSWER_LINE = re.compile(r"(?i)(?<![a-z])answer(?: is)?[*_\"' \t]{0,6}:[*_ \t]{0,6}(?:\n\s{0,9})?(\S[^\n]*)")
+_ANSWER_LINE = re.compile(r"(?i)(?<![a-z])answer(?: is)?[*_\"' \t]{0,6}[:：][*_ \t]{0,6}(?:\n\s{0,9})?(\S[^\n]*)")
 _SPECIAL = re.compile(r"<\|[^|<>\n]{1,40}\|>|</?(?:s|answer|eos|eot|pad)>")
 _GAP_SIGNS = re.compile(
     r"\\(?:text|mathrm|quad|qquad|left|right|[,;:! \[\]()])|[\s$,;.{}\\()\[\]=&]|\b[a-zA-Z](?:_\{?\w\}?)?\s*="
@@ -113,6 +114,8 @@ def _end_of(text: str, box: re.Match[str]) -> int:
 
 def box_content(text: str, start: int) -> tuple[str, int] | None:
     """What follows `\\boxed` at `start` and where it ends: balanced braces, or one bare token; None if cut off."""
+    braces = _BRACE.match(text, start)  # LaTeX skips blanks and a line break before an argument
+    start = braces.end() - 1 if braces else start
     while text[start : start + 1] == " ":
         start += 1
     if text[start : start + 1] != "{":

@@ -92,6 +92,7 @@ def _joined(match: re.Match[str]) -> str:
 
 # before the commands are translated: what needs their original spelling
 _EARLY = _rewrites(
+    (r"\\(?:textcolor|colorbox)[ ]*(?:\[[^\[\]]*\][ ]*)?\{[^{}]*\}|\\color[ ]*\{[^{}]*\}", ""),
     # thousands: 1\,000  1{,}000  1,\!000
     (r"(?<=\d)[ ]?(?:\\,|\\!|\{[ ]?,[ ]?\}(?:\\!)?|,[ ]?\\!|\\;|\\ |~)[ ]?(?=\d{3}(?!\d))", ""),
     (r"(?<=\d)\\[ ,](?=\d)", " "),
