@@ -104,6 +104,8 @@ def run() -> None:
     """Entry point of the console script."""
     _open_streams()
     signal.signal(signal.SIGTERM, _terminate)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup leaves it
+        signal.signal(signal.SIGHUP, _terminate)
     arguments = normalise(sys.argv[1:])
     sys.exit(execute(arguments))
 

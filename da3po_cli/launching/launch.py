@@ -190,7 +190,7 @@ def _elastic(config: Config, run_dir: RunDir, options: WorkerOptions, worker: st
         max_restarts=restarts,
         monitor_interval=0.1,
         shutdown_timeout=SHUTDOWN_SECONDS,
-        signals_to_handle="SIGHUP,SIGQUIT",
+        signals_to_handle="SIGQUIT",  # the others are the relay's
     )
     relay = _Relay(logs / ASKING)
     try:

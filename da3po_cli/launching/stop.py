@@ -1,6 +1,7 @@
 """When a job stops before its last step: a signal, or a time limit.
 
-The first SIGTERM or Ctrl-C asks for a stop after the present step, the next one ends the job at once. How they come:
+The first SIGTERM, SIGHUP or Ctrl-C asks for a stop after the present step, the next one ends the job at once. SIGHUP
+stays ignored where it was when the command began (nohup). How they come:
 
 * The launcher of several ranks (`launch`) keeps them to itself: it passes the first on to rank 0 as ASK, and the next
   one to torch elastic, which ends all ranks. Its own SIGTERM to a rank therefore always means: at once.
@@ -15,7 +16,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
@@ -24,7 +25,8 @@ from da3po_cli.errors import Terminated
 from da3po_cli.protocols import Comm
 
 ASK = signal.SIGUSR2
-ENDINGS = (signal.SIGTERM, signal.SIGINT)
+_KEPT = (signal.SIGHUP,) if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else ()
+ENDINGS = tuple(one for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if one not in _KEPT)
 BOUNCE = 0.3  # seconds: a signal that reaches a process by two ways is one
 
 
@@ -74,7 +76,7 @@ class Listener:
             _unwind(number, frame)
 
     @staticmethod
-    def _set(numbers: tuple[signal.Signals, ...], handler: Callable[[int, FrameType | None], object] | int) -> None:
+    def _set(numbers: Sequence[signal.Signals], handler: Callable[[int, FrameType | None], object] | int) -> None:
         for number in numbers:
             signal.signal(number, handler)
 
@@ -82,7 +84,7 @@ class Listener:
 def _unwind(number: int, frame: FrameType | None) -> None:
     for ending in ENDINGS:
         signal.signal(ending, signal.SIG_DFL)
-    raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+    raise KeyboardInterrupt if number == signal.SIGINT else Terminated
 
 
 _listener: Listener | None = None

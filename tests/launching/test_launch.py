@@ -27,9 +27,11 @@ def _environment(**more: str) -> dict[str, str]:
     return clean | {"PYTHONPATH": path} | more
 
 
-def _job(run: Path, ranks: int, worker: str) -> subprocess.Popen[str]:
+def _job(run: Path, ranks: int, worker: str, hangup: signal.Handlers = signal.SIG_DFL) -> subprocess.Popen[str]:
+    """`hangup`: what the shell, or nohup, does with SIGHUP."""
     return subprocess.Popen(
         [sys.executable, str(HERE / "job.py"), str(run), str(ranks), worker],
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, hangup),
         env=_environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -145,7 +147,14 @@ def test_before_the_first_step_a_signal_ends_all_ranks_at_once(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("ranks", "number", "expected"), [(1, signal.SIGINT, 130), (1, signal.SIGTERM, 143), (2, signal.SIGINT, 130)]
+    ("ranks", "number", "expected"),
+    [
+        (1, signal.SIGINT, 130),
+        (1, signal.SIGTERM, 143),
+        (1, signal.SIGHUP, 143),
+        (2, signal.SIGINT, 130),
+        (2, signal.SIGHUP, 143),
+    ],
 )
 def test_the_first_signal_stops_all_ranks_after_the_same_step(
     tmp_path: Path, ranks: int, number: signal.Signals, expected: int
@@ -163,6 +172,20 @@ def test_the_first_signal_stops_all_ranks_after_the_same_step(
     assert record["attempts"][0]["step"] == int(step)
     assert not list(run.glob("logs/attempt_1/*.error.json"))
     assert not list(run.glob("logs/attempt_1/*.pid"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_under_nohup_a_hangup_is_nothing(tmp_path: Path, ranks: int) -> None:
+    run = tmp_path / "run"
+    job = _job(run, ranks, "short_steps", signal.SIG_IGN)
+    _when_ready(job, run)
+    job.send_signal(signal.SIGHUP)
+    time.sleep(1)
+    assert job.poll() is None and not list(run.glob("stopped_*"))
+    job.send_signal(signal.SIGTERM)
+    code, _, err = _finish(job, 60)
+    assert code == 143 and err.startswith("stopping after step "), err
 
 
 @pytest.mark.slow
