@@ -127,12 +127,18 @@ class PromptStream:
 
 
 def open_stream(
-    data: DataConfig, tokenizer: Any, split: Split, seed: int, verify: Verify | None = None
+    data: DataConfig,
+    tokenizer: Any,
+    split: Split,
+    seed: int,
+    verify: Verify | None = None,
+    vocabulary: int | None = None,
 ) -> PromptStream:
     """The prompts of `data.train` or `data.validation` after template and tokenizer.
 
     Args:
         verify: grades golds against themselves; a row whose gold fails is dropped. None trusts all golds.
+        vocabulary: tokens of the model; a row with one beyond them is dropped. None trusts the tokenizer.
 
     Raises:
         UsageError: no data is configured for `split`, it cannot be read, or no row is left.
@@ -145,7 +151,7 @@ def open_stream(
         drop_unverifiable(rows, verify)
     several = len(rows.sources) > 1
     files: list[list[Item]] = [[] for _ in rows.sources]
-    for row, text, ids in fitting(tokenise(rows, data, tokenizer), rows, data, tokenizer):
+    for row, text, ids in fitting(tokenise(rows, data, tokenizer), rows, data, tokenizer, vocabulary):
         place = f"{row.file}:{row.index}" if several else str(row.index)
         files[row.file].append(Item(ids, text, row.answer, row.source, row.index, place))
     return PromptStream(_parts(files, rows, split, data), split, seed, rows.dropped)
@@ -159,8 +165,10 @@ def tokenise(rows: Rows, data: DataConfig, tokenizer: Any) -> list[Tokenised]:
     return list(zip(rows.rows, texts, ids, strict=True))
 
 
-def fitting(prompts: Iterable[Tokenised], rows: Rows, data: DataConfig, tokenizer: Any) -> Iterator[Tokenised]:
-    """The prompts that are short enough and whose text the tokenizer knows; the others are counted as dropped."""
+def fitting(
+    prompts: Iterable[Tokenised], rows: Rows, data: DataConfig, tokenizer: Any, vocabulary: int | None = None
+) -> Iterator[Tokenised]:
+    """The prompts that are short enough and whose text tokenizer and model know; the others are counted as dropped."""
     unknown = unknown_token_id(tokenizer)
     for row, text, ids in prompts:
         rows.shortest = min(len(ids), rows.shortest or len(ids))
@@ -168,6 +176,10 @@ def fitting(prompts: Iterable[Tokenised], rows: Rows, data: DataConfig, tokenize
             rows.dropped.add("overlong", f"{rows.place(row)}: {len(ids):,} tokens")
         elif unknown is not None and unknown in ids:
             rows.dropped.add("unknown_token", f"{rows.place(row)}: {text[:80]!r}")
+        elif vocabulary is not None and ids and max(ids) >= vocabulary:
+            token = tokenizer.convert_ids_to_tokens(max(ids))
+            beyond = f"the token {token!r} has the id {max(ids)}, and the model has {vocabulary} tokens"
+            rows.dropped.add("unknown_token", f"{rows.place(row)}: {beyond}")
         else:
             yield row, text, ids
 
@@ -192,6 +204,8 @@ def _nothing_left(name: str, rows: Rows, data: DataConfig, where: str) -> UsageE
     fix = "look at the rows: da3po data check"
     if "overlong" in rows.dropped.counts:
         fix = f"raise data.max_prompt_tokens={data.max_prompt_tokens}: the shortest prompt has {rows.shortest} tokens"
+    elif unknown := rows.dropped.examples.get("unknown_token"):
+        fix = f"a tokenizer that belongs to the model, or another data.template; {unknown[0]}"
     return UsageError(
         f"no usable prompt in {name}; of {rows.read:,} rows dropped: {rows.dropped}", hint=fix, where=where
     )

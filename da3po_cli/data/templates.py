@@ -165,28 +165,40 @@ def unknown_token_id(tokenizer: Any) -> int | None:
 
 
 def stop_token_ids(tokenizer: Any, model_path: str | Path, more: str | None = None) -> tuple[int, ...]:
-    """The tokens that end a response, ascending: the tokenizer's EOS, those of generation_config.json, and `more`.
+    """The tokens that end a response, ascending: the tokenizer's EOS, those of the model, and `more`.
+
+    The model's are in generation_config.json, or else in config.json, where transformers and vLLM look too.
 
     Args:
-        model_path: a local directory; without generation_config.json in it the tokenizer's EOS is all there is.
+        model_path: a local directory.
         more: tokens as texts or ids, separated by commas.
 
     Raises:
         UsageError: a token of `more` is not in the vocabulary, or there is no end token at all.
     """
     ids: set[int] = set() if tokenizer.eos_token_id is None else {tokenizer.eos_token_id}
-    file = Path(model_path) / "generation_config.json"
-    if file.is_file():
-        listed = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id")
-        ids.update(listed if isinstance(listed, list) else [] if listed is None else [listed])
+    for name in ("generation_config.json", "config.json"):
+        listed = _json(Path(model_path) / name).get("eos_token_id")
+        if listed is not None:
+            ids.update(listed if isinstance(listed, list) else [listed])
+            break
     ids.update(_token_id(token.strip(), tokenizer) for token in (more or "").split(",") if token.strip())
     if not ids:
         raise UsageError(
-            f"{model_path}: neither the tokenizer nor generation_config.json names an end token",
+            f"{model_path}: neither the tokenizer nor generation_config.json nor config.json names an end token",
             hint="add eos_token_id to generation_config.json, or set data.stop_tokens",
             where="model.path",
         )
     return tuple(sorted(ids))
+
+
+def vocabulary_size(model_path: str | Path) -> int | None:
+    """How many tokens the model in a local directory knows, by its config.json; None where that does not say."""
+    return _json(Path(model_path) / "config.json").get("vocab_size")
+
+
+def _json(file: Path) -> dict[str, Any]:
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 def _token_id(token: str, tokenizer: Any) -> int:

@@ -248,3 +248,20 @@ def test_validation_on_several_files_keeps_their_order(files: list[str], tokeniz
     assert [prompt.uid for prompt in prompts] == [
         f"validation-{place}" for place in ("0:0", "0:1", "1:0", "1:1", "1:2")
     ]
+
+
+def test_prompts_with_tokens_that_the_model_lacks_are_left_out(tmp_path: Path, tokenizer: Any) -> None:
+    """A tokenizer with more tokens than the model: an embedding past the end, or a row of padding."""
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps({"problem": text, "answer": "1"}) + "\n" for text in ("11", "12", "19")))
+    data = DataConfig(train=str(file), template="none")
+    one, _, nine = (tokenizer.convert_tokens_to_ids(digit) for digit in "129")
+    assert len(open_stream(data, tokenizer, "train", 0, vocabulary=nine + 1)) == 3
+    stream = open_stream(data, tokenizer, "train", 0, vocabulary=nine)
+    assert [prompt.text for prompt in stream.all()] == ["11", "12"]
+    assert stream.dropped.examples == {
+        "unknown_token": [f"rows row 2: the token '9' has the id {nine}, and the model has {nine} tokens"]
+    }
+    with pytest.raises(UsageError, match="3 unknown_token") as caught:
+        open_stream(data, tokenizer, "train", 0, vocabulary=one)
+    assert f"'1' has the id {one}" in (caught.value.hint or "")

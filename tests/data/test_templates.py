@@ -159,6 +159,16 @@ def test_stop_tokens(tmp_path: Path, generation: dict[str, Any] | None, expected
     assert stop_token_ids(word_tokenizer(bos=True), tmp_path) == expected
 
 
+@pytest.mark.parametrize(("generation", "expected"), [(None, (2, 5)), ({}, (2, 5)), ({"eos_token_id": 4}, (2, 4))])
+def test_stop_tokens_of_config_json_where_the_other_has_none(
+    tmp_path: Path, generation: dict[str, Any] | None, expected: tuple[int, ...]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": [5, 2]}))
+    if generation is not None:
+        (tmp_path / "generation_config.json").write_text(json.dumps(generation))
+    assert stop_token_ids(word_tokenizer(bos=True), tmp_path) == expected
+
+
 @pytest.mark.parametrize(
     ("more", "expected"), [("", (2,)), ("[U]", (0, 2)), ("0,  5", (0, 2, 5)), ("<user>,[E]", (2, 5)), ("2", (2,))]
 )
