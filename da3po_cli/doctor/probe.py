@@ -46,6 +46,7 @@ SAMPLING_FIELDS = (
     "top_k",
     "max_tokens",
     "seed",
+    "extra_args",
     "stop_token_ids",
     "ignore_eos",
     "logprobs",
@@ -56,6 +57,8 @@ SAMPLING_FIELDS = (
     "prompt_logprobs",
 )
 """Arguments of SamplingParams there."""
+CPU_SAMPLER = ("apply_top_k_top_p",)
+"""What `da3po_cli.rollouts.noise` takes from vLLM's sampler."""
 ENGINE_METHODS = (
     "add_request",
     "collective_rpc",
@@ -153,6 +156,7 @@ def vllm_facts() -> dict[str, Any]:
         options |= {*inspect.signature(importlib.import_module("vllm.engine.arg_utils").EngineArgs).parameters}
         sampling = {*inspect.signature(vllm.SamplingParams).parameters}
         kinds: Any = importlib.import_module("vllm.sampling_params").RequestOutputKind
+        sampler: Any = importlib.import_module("vllm.v1.sample.ops.topk_topp_sampler")
     except (ImportError, AttributeError) as error:
         return facts | {"lacking": [_first_line(error)]}
     lacking += [f"option {name}" for name in ENGINE_OPTIONS if name not in options]
@@ -160,6 +164,10 @@ def vllm_facts() -> dict[str, Any]:
     lacking += [f"LLMEngine.{name}" for name in ENGINE_METHODS if not hasattr(engine, name)]
     lacking += [f"Worker.{name}" for name in WORKER_METHODS if not hasattr(worker, name)]
     lacking += [] if hasattr(kinds, "FINAL_ONLY") else ["RequestOutputKind.FINAL_ONLY"]
+    if not importlib.import_module("torch").cuda.is_available():  # `rollouts.noise`; a GPU's sampler needs none
+        lacking += [f"{sampler.__name__}.{name}" for name in CPU_SAMPLER if not hasattr(sampler, name)]
+        operators: Any = importlib.import_module("torch").ops._C
+        lacking += [] if hasattr(operators, "fused_gumbel_argmax") else ["torch.ops._C.fused_gumbel_argmax"]
     return facts | {"lacking": lacking}
 
 

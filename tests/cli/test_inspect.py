@@ -11,6 +11,7 @@ import pytest
 from da3po_cli.algos.table import ALGORITHMS
 from da3po_cli.config.load import flatten, load_config
 from da3po_cli.main import execute
+from da3po_cli.runs.claim import claim
 from da3po_cli.runs.directory import RunDir
 
 
@@ -69,7 +70,8 @@ def two_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[RunDir]:
 
 
 def test_runs_are_listed_oldest_first(two_runs: list[RunDir], capsys: pytest.CaptureFixture[str]) -> None:
-    lines = stdout(capsys, "runs", "ls").splitlines()
+    with claim(two_runs[0].path, "test"):
+        lines = stdout(capsys, "runs", "ls").splitlines()
     assert [line.split()[0] for line in lines] == ["first", "second"]
     assert "running" in lines[0] and "finished" in lines[1]
     assert "step 2" in lines[1] and "arith/avg@8 0.7500" in lines[1]
