@@ -79,8 +79,10 @@ def bind(chunks: Sequence[Module], arch: Arch) -> list[Bound]:
 class HFFiles:
     """The safetensors files of a Hugging Face directory, single or sharded, opened when first read.
 
+    As transformers does, of an index whose files are not there and a model.safetensors it reads the latter.
+
     Raises:
-        UsageError: there are none, or the index names a file that does not exist.
+        UsageError: there are none, the index names a file that does not exist, or there are two sets of weights.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -88,9 +90,19 @@ class HFFiles:
         self._stack = ExitStack()
         self._open: dict[str, Any] = {}
         index, single = directory / "model.safetensors.index.json", directory / "model.safetensors"
+        named: dict[str, str] = {}
         if index.is_file():
-            self.files: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-            absent = sorted({name for name in self.files.values() if not (directory / name).is_file()})
+            named = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        there = [name for name in sorted(set(named.values())) if (directory / name).is_file()]
+        if single.is_file() and there and single.name not in there:
+            raise UsageError(
+                f"{directory} has two sets of weights: {single.name}, and {there[0]} by its index",
+                where=str(directory),
+                hint=f"remove the older one: {single.name}, or {index.name} and its files",
+            )
+        if named and (there or not single.is_file()):
+            self.files: dict[str, str] = named
+            absent = sorted(set(named.values()) - set(there))
             if absent:
                 raise UsageError(
                     f"the index names {absent[0]}, which is not there", hint="download it again", where=str(index)

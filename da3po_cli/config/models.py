@@ -112,7 +112,28 @@ def model_facts(path: str, env: Mapping[str, str] = os.environ) -> ModelFacts | 
         ) from None
     if not isinstance(loaded, dict):
         raise UsageError(f"{file} holds no JSON object", where="model.path", hint="download the checkpoint again")
-    return facts_from(cast("dict[str, Any]", loaded), directory)
+    fields = cast("dict[str, Any]", loaded)
+    _check_weights(fields, directory)
+    return facts_from(fields, directory)
+
+
+def _check_weights(fields: Mapping[str, Any], directory: Path) -> None:
+    """What makes weights of no use here, and shows before anything heavy loads. Raises UsageError."""
+    quantised = fields.get("quantization_config")
+    if quantised:
+        how = quantised.get("quant_method") if isinstance(quantised, dict) else None
+        raise UsageError(
+            f"the weights of {directory} are quantised ({how or 'quantization_config in config.json'})",
+            where="model.path",
+            hint="the checkpoint in bfloat16 or float32; fp8.format and rollout.quantization make FP8 of it",
+        )
+    others = sorted(directory.glob("pytorch_model*.bin"))
+    if others and not any(directory.glob("*.safetensors")):
+        raise UsageError(
+            f"{directory} has its weights in {others[0].name}, and no *.safetensors",
+            where="model.path",
+            hint="load it with transformers and save it again: save_pretrained writes safetensors",
+        )
 
 
 def facts_from(raw: Mapping[str, Any], directory: Path | None = None, where: str | None = None) -> ModelFacts:

@@ -219,3 +219,22 @@ def test_a_tied_model_may_carry_its_head(models: Path) -> None:
     check_names(names | {"lm_head.weight", "model.layers.0.self_attn.rotary_emb.inv_freq"}, tied)
     with pytest.raises(UsageError, match=r"lacks lm_head\.weight"):
         check_names(names, untied)
+
+
+def test_two_sets_of_weights_in_one_directory(tmp_path: Path) -> None:
+    """An older index whose files are gone is passed over, as by transformers; one whose files are there is refused."""
+    import torch
+    from safetensors.torch import save_file
+
+    from megatron_bridge.weights import HFFiles
+
+    save_file({"a": torch.ones(1)}, tmp_path / "model.safetensors")
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-1-of-2.safetensors"}}')
+    with HFFiles(tmp_path) as files:
+        assert files.files == {"a": "model.safetensors"}
+    save_file({"a": torch.zeros(1)}, tmp_path / "model-1-of-2.safetensors")
+    with pytest.raises(UsageError, match=r"two sets of weights: model.safetensors, and model-1-of-2.safetensors"):
+        HFFiles(tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model.safetensors"}}')
+    with HFFiles(tmp_path) as files:
+        assert files.files == {"a": "model.safetensors"}

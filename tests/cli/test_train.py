@@ -126,6 +126,25 @@ def test_a_mistake_is_two_to_four_lines_and_exit_2(cli: Cli, arguments: list[str
     assert sorted(Path().rglob("*")) == before  # nothing written
 
 
+@pytest.mark.parametrize(
+    ("fields", "file", "words"),
+    [
+        ({"quantization_config": {"quant_method": "bitsandbytes"}}, "model.safetensors", "quantised (bitsandbytes)"),
+        ({"quantization_config": {"load_in_4bit": True}}, "model.safetensors", "are quantised (quantization_config in"),
+        ({}, "pytorch_model.bin", "has its weights in pytorch_model.bin, and no *.safetensors"),
+        ({}, "pytorch_model-00001-of-00002.bin", "and no *.safetensors"),
+    ],
+)
+def test_weights_that_are_of_no_use_are_seen_by_a_dry_run(
+    cli: Cli, fields: dict[str, object], file: str, words: str
+) -> None:
+    Path("other").mkdir()
+    Path("other/config.json").write_text(json.dumps(MODEL | fields))
+    Path("other", file).touch()
+    code, _, err = cli("train", "-c", "demo", "--model", "other", "--dry-run")
+    assert code == 2 and words in err and "at: model.path" in err
+
+
 def test_every_mistake_is_listed_and_none_that_only_follows(cli: Cli) -> None:
     code, _, err = cli(
         *("train", "-c", "demo", "--model", "nowhere", "foo.bar=1", "rollout.group_size=1", "lambda=-1"),
