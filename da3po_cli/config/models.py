@@ -121,7 +121,7 @@ def _check_weights(fields: Mapping[str, Any], directory: Path) -> None:
     """What makes weights of no use here, and shows before anything heavy loads. Raises UsageError."""
     quantised = fields.get("quantization_config")
     if quantised:
-        how = quantised.get("quant_method") if isinstance(quantised, dict) else None
+        how = cast("dict[str, Any]", quantised).get("quant_method") if isinstance(quantised, dict) else None
         raise UsageError(
             f"the weights of {directory} are quantised ({how or 'quantization_config in config.json'})",
             where="model.path",
