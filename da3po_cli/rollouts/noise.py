@@ -43,17 +43,19 @@ def by_place(worker: Any) -> None:
     from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
 
     runner = worker.model_runner
+    sampler = runner.sampler.topk_topp_sampler
 
     def forward(
         logits: torch.Tensor, generators: Any, k: torch.Tensor | None, p: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """A token per row of `logits` [B, V], and their log-probs [B, V] after top-k and top-p."""
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """A token per row of `logits` [B, V], and where they are asked for the log-probs [B, V] that it is drawn by."""
         logits = apply_top_k_top_p(logits, k, p)
         batch, rows = runner.input_batch, logits.shape[0]
         asked = [runner.requests[name].sampling_params.extra_args for name in batch.req_ids[:rows]]
         seeds = np.array([extra[SEED] if extra else 0 for extra in asked], dtype=np.uint64)
         noise = splitmix64(seeds, batch.num_tokens_no_spec[:rows].astype(np.uint64)) >> np.uint64(1)
         drawn = torch.ops._C.fused_gumbel_argmax(logits.float(), torch.from_numpy(noise.astype(np.int64)))
-        return drawn, logits.log_softmax(dim=-1, dtype=torch.float32)
+        processed = sampler.logprobs_mode == "processed_logprobs"
+        return drawn, logits.log_softmax(dim=-1, dtype=torch.float32) if processed else None
 
-    runner.sampler.topk_topp_sampler.forward = forward
+    sampler.forward = forward

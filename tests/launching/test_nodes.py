@@ -215,7 +215,7 @@ def test_before_the_first_checkpoint_a_restart_begins_anew(
     command = [sys.executable, "-m", "da3po_cli", "train", *replay, "checkpoint.every=0", f"--steps={STEPS}"]
     job = subprocess.Popen(
         [*command, f"--name={name}", "parallel.data=2", "--restarts=1"],
-        env=environment(root, OMP_NUM_THREADS="1"),
+        env=environment(root, OMP_NUM_THREADS="1", COLD="1"),
         stderr=subprocess.PIPE,
         text=True,
     )
