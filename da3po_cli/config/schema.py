@@ -87,7 +87,7 @@ class RolloutConfig:
     max_tokens: int = 20480
     """Longest response, tokens. At least 1."""
     temperature: float = 1.0
-    """Sampling temperature of training rollouts; log-probs are those of logits / temperature. Above 0."""
+    """Sampling temperature of training rollouts; log-probs are those of logits / temperature. At least 0.01."""
     tensor: int = 1
     """Tensor-parallel size of a rollout engine; any divisor of the world size. At least 1."""
     gpu_memory: float = 0.85

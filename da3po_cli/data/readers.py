@@ -74,7 +74,7 @@ def local_files(source: Source, split: Split = "train") -> list[Path]:
 
 
 def _open(path: Path) -> Table:
-    readers = {".parquet": _parquet, ".jsonl": _json_lines, ".json": _json, ".arrow": _arrow}
+    readers = {".arrow": _arrow, ".parquet": _parquet, ".jsonl": _json_lines, ".json": _json}
     if path.suffix not in readers:
         raise UsageError(
             f"{path}: unknown data format {path.suffix or '(no extension)'}",
