@@ -19,7 +19,7 @@ import pytest
 
 from da3po_cli.main import execute, normalise
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def da3po(root: Path, *arguments: str, path: Path | None = None) -> tuple[int, str, str]:

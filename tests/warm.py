@@ -201,11 +201,8 @@ def become(request: Mapping[str, Any], files: Sequence[int]) -> list[str]:
     for own, file in enumerate(files):
         os.dup2(file, own)
         os.close(file)
-    for name, fd, mode, errors in (("stdin", 0, "r", "strict"), ("stdout", 1, "w", "strict"), ("stderr", 2, "w", None)):
-        stream = open(fd, mode, errors=errors or "backslashreplace", closefd=False)  # noqa: SIM115
-        if fd == 2:
-            stream.reconfigure(line_buffering=True)
-        setattr(sys, name, stream)
+    sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -11,7 +11,6 @@ import typer
 
 from da3po_cli.commands.completion import complete_reward
 from da3po_cli.commands.options import Quiet
-from da3po_cli.data.formats import unlisted
 from da3po_cli.errors import UsageError
 from da3po_cli.output import Out
 
@@ -135,6 +134,8 @@ def _field(line: dict[str, Any], key: str) -> Any:
 
 
 def _item(line: dict[str, Any]) -> Item:
+    from da3po_cli.data.formats import unlisted
+
     gold = unlisted(line["gold"])  # as data sets write them, and training reads them
     gold = gold[0] if isinstance(gold, list) and len(gold) == 1 else line["gold"]
     return str(_field(line, "response")), str(line.get("finish_reason") or "stop"), str(gold)

@@ -37,12 +37,12 @@ def ls(
         except UsageError as error:
             out.warn(f"{error.where}: {error.message}")
             continue
-        scores = last_scores(records)
+        scores, status = last_scores(records), run.status()
         step = records[-1]["step"] if records else 0
-        out.event("run", name=run.name, status=run.status(), step=step, created=about.get("created"), **scores)
+        out.event("run", name=run.name, status=status, step=step, created=about.get("created"), **scores)
         shown = {name.removeprefix("val/"): value for name, value in scores.items() if "avg@" in name}
         score = ", ".join(f"{name} {value:.4f}" for name, value in shown.items())
-        lines.append((run.name, f"{run.status():<12}step {step:<6}{score:<32}{about.get('created', '')}"))
+        lines.append((run.name, f"{status:<12}step {step:<6}{score:<32}{about.get('created', '')}"))
     if lines:
         out.table(lines)
     else:

@@ -192,11 +192,6 @@ def stop_token_ids(tokenizer: Any, model_path: str | Path, more: str | None = No
     return tuple(sorted(ids))
 
 
-def vocabulary_size(model_path: str | Path) -> int | None:
-    """How many tokens the model in a local directory knows, by its config.json; None where that does not say."""
-    return _json(Path(model_path) / "config.json").get("vocab_size")
-
-
 def _json(file: Path) -> dict[str, Any]:
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 

@@ -75,7 +75,6 @@ def evaluate(
     if place is not None and place.rank > 0:
         launch(config, run_dir, WorkerOptions(attempt=run_dir.await_attempt(), quiet=True), worker=WORKER)
         return None
-    directory.mkdir(parents=True, exist_ok=True)
     with claim(directory, "da3po eval"):
         job.write(directory / JOB)
         store, begun = SampleStore(directory), time.monotonic()

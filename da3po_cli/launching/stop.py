@@ -25,8 +25,8 @@ from da3po_cli.errors import Terminated
 from da3po_cli.protocols import Comm
 
 ASK = signal.SIGUSR2
-_KEPT = (signal.SIGHUP,) if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else ()
-ENDINGS = tuple(one for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if one not in _KEPT)
+_HANGUP = () if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (signal.SIGHUP,)
+ENDINGS = (signal.SIGTERM, signal.SIGINT, *_HANGUP)
 BOUNCE = 0.3  # seconds: a signal that reaches a process by two ways is one
 
 

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from da3po_cli.algos.types import Prompt
+from da3po_cli.config.models import model_facts
 from da3po_cli.config.plan import logprob_gap_limit, overlong_cache
 from da3po_cli.config.schema import Config
 from da3po_cli.data.prompts import PromptStream, open_stream
 from da3po_cli.data.spec import spec_label
-from da3po_cli.data.templates import stop_token_ids, vocabulary_size
+from da3po_cli.data.templates import stop_token_ids
 from da3po_cli.errors import UsageError
 from da3po_cli.evals.asking import limit_note
 from da3po_cli.evals.held_out import Graders, HeldOut, Validator, benchmark
@@ -95,7 +96,8 @@ class Engine:
         grader = Grader(config.reward, shaping, parallel)  # first, for a reward that is none fails here
         tokenizer = AutoTokenizer.from_pretrained(hf_dir)
         data, stops = config.data, stop_token_ids(tokenizer, hf_dir, config.data.stop_tokens)
-        vocabulary = vocabulary_size(hf_dir)
+        facts = model_facts(str(hf_dir))
+        vocabulary = facts.vocab if facts is not None else None
         prompts, held_out = open_stream(data, tokenizer, "train", config.run.seed, grader.verify, vocabulary), None
         if data.validation is not None and config.validation.every:
             held_out = open_stream(data, tokenizer, "validation", seed=0, vocabulary=vocabulary)

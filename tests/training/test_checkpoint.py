@@ -8,21 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from loop_runs import One
 
 from da3po_cli.config.schema import CheckpointConfig
 from da3po_cli.errors import EnvironmentProblem, UsageError
 from da3po_cli.runs.checkpoints import checkpoint_path, read_state, recover, saved_steps
 from da3po_cli.training.checkpoint import CheckpointStore
-
-
-class One:
-    """A job of one rank."""
-
-    rank, world = 0, 1
-
-    def barrier(self): ...
-    def broadcast(self, value):
-        return value
 
 
 class FileOnly:

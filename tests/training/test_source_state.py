@@ -2,6 +2,8 @@
 
 import json
 
+from loop_runs import One
+
 from da3po_cli.algos.sampling import DynamicSampler
 from da3po_cli.algos.table import AlgoConfig
 from da3po_cli.algos.types import Group, Prompt, Response
@@ -12,16 +14,6 @@ from da3po_cli.protocols import Sampling
 from da3po_cli.training.checkpoint import CheckpointStore
 from da3po_cli.training.clock import Clock
 from da3po_cli.training.collect import LiveRollouts
-
-
-class One:
-    """A job of one rank."""
-
-    rank, world = 0, 1
-
-    def barrier(self): ...
-    def broadcast(self, value):
-        return value
 
 
 class NoWeights:

@@ -115,14 +115,11 @@ def _end_of(text: str, box: re.Match[str]) -> int:
 def box_content(text: str, start: int) -> tuple[str, int] | None:
     """What follows `\\boxed` at `start` and where it ends: balanced braces, or one bare token; None if cut off."""
     braces = _BRACE.match(text, start)  # LaTeX skips blanks and a line break before an argument
-    start = braces.end() - 1 if braces else start
-    while text[start : start + 1] == " ":
-        start += 1
-    if text[start : start + 1] != "{":
+    if braces is None:
         bare = _BARE_BOX.match(text, start)
         return (bare[1], bare.end()) if bare else None
-    end = closing(text, start)
-    return None if end is None else (text[start + 1 : end], end + 1)
+    end = closing(text, braces.end() - 1)
+    return None if end is None else (text[braces.end() : end], end + 1)
 
 
 # -- answers in prose
